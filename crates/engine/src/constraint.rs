@@ -1,0 +1,49 @@
+//! The hook by which a grammar (or anything else) limits the next token.
+
+/// A set of token ids, one bit each.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TokenMask {
+    words: Vec<u64>,
+}
+
+impl TokenMask {
+    /// An empty set over a vocabulary of this size.
+    #[must_use]
+    pub fn none(vocab: u32) -> Self {
+        Self { words: vec![0; (vocab as usize).div_ceil(64)] }
+    }
+
+    /// Allows a token.
+    pub fn allow(&mut self, id: u32) {
+        self.words[id as usize / 64] |= 1 << (id % 64);
+    }
+
+    /// Whether a token is allowed.
+    #[must_use]
+    pub fn allows(&self, id: u32) -> bool {
+        self.words.get(id as usize / 64).is_some_and(|word| word >> (id % 64) & 1 == 1)
+    }
+
+    /// Empties the set.
+    pub fn clear(&mut self) {
+        self.words.fill(0);
+    }
+
+    /// The bits, 64 ids a word, lowest id in the lowest bit.
+    pub fn words_mut(&mut self) -> &mut [u64] {
+        &mut self.words
+    }
+}
+
+/// Limits what a sequence may say next. The engine calls `mask` before each sampled token and
+/// `accept` after it; `roll_back` undoes accepted tokens when drafts are dropped.
+pub trait Constraint: Send {
+    /// Adds the allowed next tokens to `allowed`, which comes empty. An empty answer ends the sequence.
+    fn mask(&mut self, allowed: &mut TokenMask);
+    /// Tells that this token was appended.
+    fn accept(&mut self, token: u32);
+    /// Takes the last `n` accepted tokens back.
+    fn roll_back(&mut self, n: usize);
+    /// Tokens that must come next whatever the model says; appended to `out`.
+    fn forced(&mut self, out: &mut Vec<u32>);
+}

@@ -1,0 +1,3 @@
+//! Hearth: serves large language models on your own machines.
+
+fn main() {}

@@ -1,0 +1,6 @@
+//! Reads checkpoints (GGUF, safetensors) and holds layers and one file per architecture; turns a batch
+//! into logits on any device. Does not know requests, sampling or text.
+
+mod forward;
+
+pub use forward::{LanguageModel, ModelSpec};

@@ -1,0 +1,1 @@
+//! Chat request to tokens to answer: templates, stop strings; drives an engine for a request.

@@ -1,0 +1,1 @@
+//! Text to tokens and back: BPE and SentencePiece from GGUF metadata or `tokenizer.json`.
