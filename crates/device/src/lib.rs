@@ -177,6 +177,11 @@ pub trait Device: Send + 'static {
     fn add(&mut self, x: &mut Self::Tensor, y: &Self::Tensor);
     /// `out` = the named rows of `x`, in that order.
     fn select_rows(&mut self, x: &Self::Tensor, rows: &[u32], out: &mut Self::Tensor);
+    /// Whether this is the first rank of its tensor-parallel group: the one whose part of a sum carries
+    /// the residual stream.
+    fn leads(&self) -> bool {
+        true
+    }
     /// Sums `x` over all ranks of a tensor-parallel group; nothing to do on one device.
     fn all_reduce(&mut self, _x: &mut Self::Tensor) {}
     /// The tensor's rows on the host, row after row.

@@ -1,9 +1,22 @@
 //! Reads checkpoints (GGUF, safetensors) and holds layers and one file per architecture; turns a batch
 //! into logits on any device. Does not know requests, sampling or text.
 
+mod arch;
 pub mod checkpoint;
+mod config;
+mod decoder;
+mod encoder;
 mod forward;
+mod load;
 mod mapped;
+mod names;
+mod rope;
+mod sentence;
+mod spec;
+mod weights;
 
+pub use arch::{Architecture, Task, architectures};
 pub use checkpoint::{Checkpoint, CheckpointError, Tensor};
+pub use encoder::{EmbeddingModel, EmbeddingSpec};
 pub use forward::{LanguageModel, ModelSpec};
+pub use load::{LoadError, Loaded, load};

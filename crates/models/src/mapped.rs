@@ -168,7 +168,7 @@ impl Slot {
     fn read(&self) -> Option<(usize, usize)> {
         let before = self.version.load(SeqCst);
         let range = (self.start.load(SeqCst), self.end.load(SeqCst));
-        (before % 2 == 0 && self.version.load(SeqCst) == before).then_some(range)
+        (before.is_multiple_of(2) && self.version.load(SeqCst) == before).then_some(range)
     }
 }
 

@@ -11,7 +11,7 @@ use std::io::{self, Read};
 use std::path::{Component, Path, PathBuf};
 
 use indexmap::IndexMap;
-use serde::de::{Deserializer, Error as _, MapAccess, Visitor};
+use serde::de::{Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
 
 use super::error::{Fault, Place, Quoted};
@@ -22,8 +22,8 @@ use crate::mapped::open_regular;
 const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
 
-/// Largest file that is read as a tree of JSON, whose memory is some tens of times its size.
-const MAX_TREE: u64 = 4 << 20;
+/// Largest file that is read as a tree of JSON, whose memory can be a hundred times its size.
+const MAX_TREE: u64 = 1 << 20;
 /// Largest side file that is read at all; a tokenizer.json of 250,000 tokens has some 35 MiB.
 const MAX_SIDE_FILE: u64 = 256 << 20;
 
@@ -291,14 +291,8 @@ fn chat_template(folder: &Path) -> Result<Option<String>, CheckpointError> {
         let Some(bytes) = read_side_file(folder, name)? else { continue };
         let fault = |e: serde_json::Error| Fault::header(e.to_string()).at(folder.join(name));
         let holder: TemplateHolder = serde_json::from_slice(&bytes).map_err(fault)?;
-        match holder.chat_template {
-            None => {}
-            Some(Templates::One(text)) => return Ok(Some(text)),
-            Some(Templates::Named(list)) => {
-                if let Some(named) = list.into_iter().find(|named| named.name == "default") {
-                    return Ok(Some(named.template));
-                }
-            }
+        if holder.chat_template.0.is_some() {
+            return Ok(holder.chat_template.0);
         }
     }
     Ok(None)
@@ -307,14 +301,45 @@ fn chat_template(folder: &Path) -> Result<Option<String>, CheckpointError> {
 #[derive(serde::Deserialize)]
 struct TemplateHolder {
     #[serde(default)]
-    chat_template: Option<Templates>,
+    chat_template: ChatTemplate,
 }
 
-#[derive(serde::Deserialize)]
-#[serde(untagged, expecting = "chat_template must be a string or a list of {name, template}")]
-enum Templates {
-    One(String),
-    Named(Vec<NamedTemplate>),
+/// A template, or a list of named ones of which only `default` is kept.
+#[derive(Default)]
+struct ChatTemplate(Option<String>);
+
+impl<'de> serde::Deserialize<'de> for ChatTemplate {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(ChatTemplateVisitor)
+    }
+}
+
+struct ChatTemplateVisitor;
+
+impl<'de> Visitor<'de> for ChatTemplateVisitor {
+    type Value = ChatTemplate;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a chat template or a list of {name, template}")
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<ChatTemplate, E> {
+        Ok(ChatTemplate(Some(text.to_owned())))
+    }
+
+    fn visit_unit<E>(self) -> Result<ChatTemplate, E> {
+        Ok(ChatTemplate(None))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<ChatTemplate, A::Error> {
+        let mut default = None;
+        while let Some(named) = list.next_element::<NamedTemplate>()? {
+            if named.name == "default" {
+                default = Some(named.template);
+            }
+        }
+        Ok(ChatTemplate(default))
+    }
 }
 
 #[derive(serde::Deserialize)]

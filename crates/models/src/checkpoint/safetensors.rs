@@ -159,12 +159,13 @@ fn parse(file: &[u8]) -> Result<IndexMap<Box<str>, Info>, Fault> {
     let raw = read_header(header)?;
 
     let start = file.len() - data.len();
-    let mut tensors = IndexMap::with_capacity(raw.len());
+    let mut tensors: IndexMap<Box<str>, Info> = IndexMap::with_capacity(raw.len());
     for (name, raw) in raw {
         let info = place(&name, raw, start, data.len())?;
         tensors.insert(name, info);
     }
-    refuse_overlap(tensors.iter().map(|(name, info): (&Box<str>, &Info)| (&**name, &info.bytes)))?;
+    let ranges = tensors.iter().map(|(name, info)| (&**name, &info.bytes));
+    refuse_overlap(ranges)?;
     let used: usize = tensors.values().map(|info| info.bytes.len()).sum();
     if used != data.len() {
         let unused = data.len() - used;

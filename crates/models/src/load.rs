@@ -1,0 +1,108 @@
+//! From an open checkpoint to a model that runs, or a clear reason why not.
+
+use crate::arch::{self, Described};
+use crate::checkpoint::{Checkpoint, CheckpointError};
+use crate::decoder::Model;
+use crate::encoder::{EmbeddingModel, Encoder};
+use crate::forward::LanguageModel;
+use device::{Device, DeviceError, LoadFormat};
+
+/// Why a checkpoint could not become a model.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// The files could not be read, or lack a tensor.
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
+    /// The device could not hold a tensor.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// Nothing here runs this kind of model.
+    #[error("architecture {name:?} is not supported; these are: {known}")]
+    UnknownArchitecture {
+        /// What the checkpoint says it is.
+        name: String,
+        /// The names that are known for this kind of checkpoint.
+        known: String,
+    },
+    /// A value of the checkpoint's description is missing or makes no sense.
+    #[error("the checkpoint's description: {key} {reason}")]
+    Config {
+        /// Where.
+        key: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// The description asks for arithmetic that is not built; running without it would be wrong.
+    #[error("the checkpoint asks for something that is not supported: {key}, {reason}")]
+    Unsupported {
+        /// Where.
+        key: String,
+        /// What it asks for.
+        reason: String,
+    },
+    /// A tensor is not what the description says.
+    #[error("tensor {tensor}: expected {expected}, found {found}")]
+    Shape {
+        /// Its name.
+        tensor: String,
+        /// What the description leads to.
+        expected: String,
+        /// What the file has.
+        found: String,
+    },
+    /// The checkpoint has tensors that this architecture does not know; they would be left out of the
+    /// arithmetic.
+    #[error("the checkpoint has {count} tensor(s) that its architecture does not use: {names}")]
+    UnusedTensors {
+        /// How many.
+        count: usize,
+        /// The first of them.
+        names: String,
+    },
+}
+
+impl LoadError {
+    pub(crate) fn missing(key: &str) -> Self {
+        Self::config(key, "is missing".to_owned())
+    }
+
+    pub(crate) fn config(key: &str, reason: String) -> Self {
+        Self::Config { key: key.to_owned(), reason }
+    }
+
+    pub(crate) fn unsupported(key: &str, reason: String) -> Self {
+        Self::Unsupported { key: key.to_owned(), reason }
+    }
+}
+
+/// A model of either task.
+pub enum Loaded {
+    /// Continues text.
+    Language(Box<dyn LanguageModel>),
+    /// Turns texts into vectors.
+    Embedding(Box<dyn EmbeddingModel>),
+}
+
+/// Loads a checkpoint onto a device, one tensor after the other. `format` may quantise float matrices
+/// on the way; `progress` is told the bytes done and their total.
+///
+/// # Errors
+/// See [`LoadError`]: nothing that the checkpoint asks for is silently left out.
+pub fn load<D: Device>(
+    checkpoint: &Checkpoint,
+    device: D,
+    format: LoadFormat,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<Loaded, LoadError> {
+    let (architecture, described) = arch::describe(checkpoint)?;
+    Ok(match described {
+        Described::Decoder(spec) => {
+            let model = Model::load(architecture.name, spec, checkpoint, device, format, progress)?;
+            Loaded::Language(Box::new(model))
+        }
+        Described::Encoder(spec) => {
+            let model = Encoder::load(architecture.name, spec, checkpoint, device, format, progress)?;
+            Loaded::Embedding(Box::new(model))
+        }
+    })
+}
