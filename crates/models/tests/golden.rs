@@ -1,0 +1,88 @@
+//! Every architecture answers what transformers answers for the same weights (`fixtures/models`).
+//!
+//! Tolerances, as the largest difference of a logit over logits that spread over about 1.5 (Qwen2: 9):
+//! - exact device with the cache in single precision: 1e-4 of the spread and more, that is what the
+//!   reference's own single-precision norms and angles leave;
+//! - the cache in half precision, as real devices keep it, costs up to 1e-2 of the spread.
+
+mod support;
+
+use device::Device;
+use models::{Task, architectures};
+use std::path::Path;
+use support::naive::{KvPrecision, Naive};
+use support::{Golden, Variant, amended, argmax, embedding, fixture, golden, language, logits};
+
+/// Largest difference over the spread of the golden values.
+const SINGLE: f32 = 1e-5;
+const HALF: f32 = 1e-2;
+
+fn spread(rows: &[f32]) -> f32 {
+    let mean = rows.iter().sum::<f32>() / rows.len() as f32;
+    (rows.iter().map(|x| (x - mean).powi(2)).sum::<f32>() / rows.len() as f32).sqrt()
+}
+
+/// Runs one variant and compares; gives the largest difference over the spread.
+fn difference(
+    path: &Path,
+    task: Task,
+    variant: &Variant,
+    width: usize,
+    expected: &[f32],
+    device: impl Device,
+) -> f32 {
+    let mut found = Vec::new();
+    match task {
+        Task::Generation => {
+            let mut model = language(path, device);
+            for case in &variant.cases {
+                found.extend(logits(&mut *model, &case.ids, &case.positions));
+            }
+        }
+        Task::Embedding => {
+            let mut model = embedding(path, device);
+            let inputs: Vec<&[u32]> = variant.cases.iter().map(|case| &case.ids[..]).collect();
+            found.extend(model.embed(&inputs).into_iter().flatten());
+        }
+    }
+    assert_eq!(found.len(), expected.len(), "{}", path.display());
+    for (found, expected) in found.chunks(width).zip(expected.chunks(width)) {
+        assert_eq!(argmax(found), argmax(expected), "{} {}", path.display(), variant.name);
+    }
+    let largest = found.iter().zip(expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+    largest / spread(expected)
+}
+
+/// Compares all variants and both kinds of checkpoint of every architecture.
+fn check<D: Device>(tolerance: f32, device: impl Fn() -> D) {
+    for architecture in architectures() {
+        let name = architecture.name;
+        let (Golden { width, variants }, rows) = golden(name);
+        let mut rows = &rows[..];
+        for variant in &variants {
+            let len = width * variant.cases.iter().map(|case| case.rows()).sum::<usize>();
+            let (expected, rest) = rows.split_at(len);
+            rows = rest;
+            let folder = amended(name, &variant.config);
+            let file = fixture(name).join("model.gguf");
+            let gguf = variant.gguf.then_some(file.as_path());
+            for path in [Some(folder.path()), gguf].into_iter().flatten() {
+                let off = difference(path, architecture.task(), variant, width, expected, device());
+                println!("{name} {} {}: {off:.2e}", variant.name, path.display());
+                assert!(off <= tolerance, "{name} {} {}: off by {off}", variant.name, path.display());
+            }
+        }
+        assert!(rows.is_empty(), "{name}: rows without a case");
+        assert!(variants.iter().any(|variant| variant.gguf), "{name}: no GGUF golden");
+    }
+}
+
+#[test]
+fn every_architecture_equals_the_reference_on_an_exact_device() {
+    check(SINGLE, || Naive { kv: KvPrecision::Single });
+}
+
+#[test]
+fn a_cache_in_half_precision_costs_no_more_than_stated() {
+    check(HALF, || Naive { kv: KvPrecision::Half });
+}
