@@ -1,14 +1,16 @@
 //! The canonical answer: a stream of deltas.
 //!
 //! Order per choice: any number of `Text`, `Reasoning`, `ToolCall*`, then exactly one `Finish`. `Started` comes first,
-//! `Usage` comes once and last. A stream that ends without `Usage` was cut.
+//! `Usage` comes once and last. A stream that ends without `Usage` was cut. `PromptLogprobs` may come in several
+//! pieces, all of them before the first delta of a choice.
 
 /// A piece of an answer.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Delta {
     /// The request was admitted.
     Started,
-    /// Log-probabilities of the prompt's tokens, the first of which has none.
+    /// Log-probabilities of the prompt's tokens, one entry each. The first token has an entry too, whose
+    /// `logprob` is NaN and whose `top` is empty: nothing stands before it.
     PromptLogprobs(Vec<Logprobs>),
     /// Text of an answer.
     Text {

@@ -37,8 +37,12 @@ pub enum ErrorKind {
     Unauthorized,
     /// The caller may not do this (foreign host or origin).
     Forbidden,
+    /// The body did not arrive in time.
+    Timeout,
     /// The body is larger than the limit.
     TooLarge,
+    /// The body is compressed or encoded in a way this server does not read.
+    UnsupportedEncoding,
     /// The queue is full.
     Overloaded,
     /// The engine failed; the same request may be tried again.
@@ -57,7 +61,9 @@ impl ErrorKind {
             Self::Forbidden => 403,
             Self::ModelNotFound | Self::RouteNotFound => 404,
             Self::MethodNotAllowed => 405,
+            Self::Timeout => 408,
             Self::TooLarge => 413,
+            Self::UnsupportedEncoding => 415,
             Self::Overloaded => 429,
             Self::Internal => 500,
             Self::Unavailable => 503,
@@ -67,7 +73,7 @@ impl ErrorKind {
     /// Whether the same request may succeed later.
     #[must_use]
     pub const fn retryable(self) -> bool {
-        matches!(self, Self::Overloaded | Self::Unavailable)
+        matches!(self, Self::Overloaded | Self::Unavailable | Self::Timeout)
     }
 }
 

@@ -3,17 +3,25 @@
 //!
 //! One canonical form inside; each dialect is one module with a translation in and out.
 
+mod answer;
 mod backend;
 mod delta;
 mod error;
+mod event;
+mod fields;
+mod json;
+pub mod openai;
 mod request;
+pub mod workers_ai;
 
+pub use answer::{Answer, Choice, cut_short};
 pub use backend::{
     Backend, DeltaStream, Embedding, EmbeddingInput, EmbeddingRequest, Embeddings, ModelInfo, ModelTask,
 };
 pub use delta::{Delta, FinishReason, Logprobs, TokenLogprob, Usage};
 pub use error::{Error, ErrorKind};
+pub use event::{Event, StreamWriter};
 pub use request::{
-    Content, GenerateRequest, Input, Message, Part, Prompt, ReasoningEffort, ResponseFormat, Role, Sampling, Tool,
-    ToolCall, ToolChoice,
+    Content, GenerateRequest, Input, Message, Part, Prompt, ReasoningEffort, ResponseFormat, Role, Sampling,
+    Tool, ToolCall, ToolChoice,
 };

@@ -20,7 +20,7 @@ pub struct GenerateRequest {
     pub response_format: ResponseFormat,
     /// How tokens are chosen; `None` takes the model's own default.
     pub sampling: Sampling,
-    /// Most tokens of each answer, reasoning included; `None` is as many as fit.
+    /// Most tokens of each answer, reasoning included; `None` is as many as fit, 0 reads the prompt only.
     pub max_tokens: Option<u32>,
     /// Texts that end an answer and are not part of it.
     pub stop: Vec<String>,
@@ -131,7 +131,10 @@ impl Content {
     /// The text of all text parts, joined as they stand.
     #[must_use]
     pub fn joined_text(&self) -> String {
-        self.0.iter().filter_map(|part| if let Part::Text(text) = part { Some(text.as_str()) } else { None }).collect()
+        self.0
+            .iter()
+            .filter_map(|part| if let Part::Text(text) = part { Some(text.as_str()) } else { None })
+            .collect()
     }
 }
 
@@ -206,7 +209,7 @@ pub enum ResponseFormat {
     },
 }
 
-/// How tokens are chosen. `None` leaves a value at the model's own default.
+/// How tokens are chosen. `None` leaves a value at the model's own default. `top_k` 0 keeps all tokens.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[allow(missing_docs)]
 pub struct Sampling {

@@ -1,0 +1,131 @@
+//! Errors as Workers AI writes them: numeric codes in an envelope; on `/ai/v1/*` OpenAI's object beside it.
+
+use crate::openai::{error as openai, to_json};
+use crate::{Error, ErrorKind};
+use serde::Serialize;
+
+/// What a full queue is called here; clients look for this text.
+const CAPACITY: &str = "Capacity temporarily exceeded, please try again.";
+
+/// The numeric code of a kind of error. `docs/errors.md` lists them for callers.
+#[must_use]
+pub const fn code(kind: ErrorKind) -> u32 {
+    match kind {
+        ErrorKind::InvalidRequest | ErrorKind::Unsupported => 5006,
+        ErrorKind::Malformed | ErrorKind::UnsupportedEncoding => 3003,
+        ErrorKind::ContextLength => 5021,
+        ErrorKind::ModelNotFound => 5007,
+        ErrorKind::RouteNotFound => 7000,
+        ErrorKind::MethodNotAllowed => 7001,
+        ErrorKind::Unauthorized => 10000,
+        ErrorKind::Forbidden => 9109,
+        ErrorKind::Timeout => 3007,
+        ErrorKind::TooLarge => 3006,
+        ErrorKind::Overloaded => 3040,
+        ErrorKind::Unavailable | ErrorKind::Internal => 5001,
+    }
+}
+
+/// The HTTP status on native routes, where an unknown model is a bad request.
+#[must_use]
+pub const fn status(kind: ErrorKind) -> u16 {
+    match kind {
+        ErrorKind::ModelNotFound => 400,
+        ErrorKind::InvalidRequest
+        | ErrorKind::Malformed
+        | ErrorKind::ContextLength
+        | ErrorKind::RouteNotFound
+        | ErrorKind::MethodNotAllowed
+        | ErrorKind::Unsupported
+        | ErrorKind::Unauthorized
+        | ErrorKind::Forbidden
+        | ErrorKind::Timeout
+        | ErrorKind::TooLarge
+        | ErrorKind::UnsupportedEncoding
+        | ErrorKind::Overloaded
+        | ErrorKind::Unavailable
+        | ErrorKind::Internal => kind.status(),
+    }
+}
+
+/// The text of an error: what the API layer says stands bare, what inference says has a prefix.
+fn message(error: &Error) -> String {
+    match error.kind {
+        ErrorKind::Unauthorized => "Authentication error".to_owned(),
+        ErrorKind::Overloaded => format!("AiError: {CAPACITY}"),
+        ErrorKind::RouteNotFound | ErrorKind::MethodNotAllowed | ErrorKind::Forbidden => {
+            error.message.clone()
+        }
+        ErrorKind::InvalidRequest
+        | ErrorKind::Malformed
+        | ErrorKind::ContextLength
+        | ErrorKind::ModelNotFound
+        | ErrorKind::Unsupported
+        | ErrorKind::Timeout
+        | ErrorKind::TooLarge
+        | ErrorKind::UnsupportedEncoding
+        | ErrorKind::Unavailable
+        | ErrorKind::Internal => format!("AiError: {}", error.message),
+    }
+}
+
+#[derive(Serialize)]
+struct Body<'a> {
+    result: Option<()>,
+    success: bool,
+    errors: [Entry; 1],
+    messages: [(); 0],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<openai::WireError<'a>>,
+}
+
+#[derive(Serialize)]
+struct Entry {
+    code: u32,
+    message: String,
+}
+
+/// The body of an error on native routes.
+#[must_use]
+pub fn body(error: &Error) -> String {
+    write(error, None)
+}
+
+/// The body of an error on `/ai/v1/*`: readable for clients of either API.
+#[must_use]
+pub fn body_for_openai_clients(error: &Error) -> String {
+    write(error, Some(error.into()))
+}
+
+fn write(error: &Error, openai: Option<openai::WireError<'_>>) -> String {
+    let errors = [Entry { code: code(error.kind), message: message(error) }];
+    to_json(&Body { result: None, success: false, errors, messages: [], error: openai })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_have_the_documented_envelope() {
+        assert_eq!(
+            body(&Error::new(ErrorKind::Unauthorized, "whatever")),
+            r#"{"result":null,"success":false,"errors":[{"code":10000,"message":"Authentication error"}],"messages":[]}"#
+        );
+        assert_eq!(
+            body_for_openai_clients(&Error::invalid("n", "too many")),
+            concat!(
+                r#"{"result":null,"success":false,"errors":[{"code":5006,"message":"AiError: too many"}],"messages":[],"#,
+                r#""error":{"message":"too many","type":"invalid_request_error","param":"n","code":"invalid_value"}}"#
+            )
+        );
+    }
+
+    #[test]
+    fn a_full_queue_has_the_text_clients_look_for() {
+        let error = Error::new(ErrorKind::Overloaded, "the queue is full at 3 requests");
+        assert!(body(&error).contains(
+            r#"{"code":3040,"message":"AiError: Capacity temporarily exceeded, please try again."}"#
+        ));
+    }
+}
