@@ -3,6 +3,7 @@
 #![allow(dead_code)]
 
 pub mod naive;
+pub mod schedule;
 
 use device::{Batch, Device, LoadFormat, PAGE_TOKENS, PageId};
 use models::{Checkpoint, EmbeddingModel, LanguageModel, Loaded, load};
