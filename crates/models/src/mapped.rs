@@ -317,3 +317,90 @@ fn pass_on(signal: libc::c_int, code: libc::c_int, info: *mut libc::siginfo_t, c
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::Command;
+
+    use super::*;
+
+    /// Set in a test's second process, which is to die.
+    const CHILD: &str = "HEARTH_TEST_SIGBUS_CHILD";
+
+    /// Runs `die` in a process of its own, with our handler installed and a map of ours alive, and checks
+    /// that SIGBUS ended it.
+    #[track_caller]
+    fn dies_of_sigbus(test: &str, die: impl FnOnce(&Path)) {
+        if std::env::var_os(CHILD).is_some() {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("ours");
+            std::fs::write(&path, [1; 100]).unwrap();
+            let ours = MappedFile::open(&path).unwrap();
+            assert_eq!(ours[99], 1);
+            die(&folder.path().join("other"));
+            return;
+        }
+        let status = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", &format!("mapped::tests::{test}"), "--nocapture"])
+            .env(CHILD, "1")
+            .status()
+            .unwrap();
+        assert_eq!(status.signal(), Some(libc::SIGBUS), "{status}");
+    }
+
+    #[test]
+    fn a_fault_outside_our_maps_still_ends_the_process() {
+        dies_of_sigbus("a_fault_outside_our_maps_still_ends_the_process", |path| {
+            std::fs::write(path, [1; 8192]).unwrap();
+            let file = OpenOptions::new().read(true).write(true).open(path).unwrap();
+            // SAFETY: reading the map is meant to fault.
+            let map = unsafe { Mmap::map(&file).unwrap() };
+            file.set_len(0).unwrap();
+            std::hint::black_box(map[5000]);
+        });
+    }
+
+    #[test]
+    fn a_signal_that_was_sent_still_ends_the_process() {
+        dies_of_sigbus("a_signal_that_was_sent_still_ends_the_process", |_| {
+            // The handler before ours is the standard library's, which answers the first one by going
+            // back to the default action.
+            for _ in 0..2 {
+                // SAFETY: raising a signal has no preconditions.
+                unsafe { libc::raise(libc::SIGBUS) };
+            }
+        });
+    }
+
+    #[test]
+    fn a_slot_being_written_has_no_range() {
+        let slot = Slot {
+            taken: AtomicBool::new(true),
+            version: AtomicUsize::new(0),
+            start: AtomicUsize::new(0),
+            end: AtomicUsize::new(0),
+            faulted: AtomicBool::new(false),
+        };
+        slot.write(4096, 8192);
+        assert_eq!(slot.read(), Some((4096, 8192)));
+        slot.version.fetch_add(1, SeqCst);
+        assert_eq!(slot.read(), None);
+    }
+
+    #[test]
+    fn the_table_holds_whole_pages_and_is_given_back() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), [1; 5000]).unwrap();
+        let map = MappedFile::open(file.path()).unwrap();
+        let range = SLOTS[map.range.slot].read().unwrap();
+        assert_eq!(range.0, map.as_ptr() as usize);
+        assert_eq!((range.1 - range.0) % page_size(), 0);
+        assert!(range.1 - range.0 >= 5000);
+        // Many more than the table holds: each gives its slot back.
+        for _ in 0..2 * MAX_MAPS {
+            MappedFile::open(file.path()).unwrap();
+        }
+        drop(map);
+    }
+}
