@@ -1,0 +1,221 @@
+//! The second half of a step: from logits to tokens and events, and from rows to cached pages.
+
+use crate::engine::Engine;
+use crate::sampler::{Choice, History, Sampler, logprobs};
+use crate::sequence::{InFlight, NEVER, Sequence};
+use crate::{Event, EventKind, FinishReason, TokenLogprobs};
+use base::Tokens;
+
+/// Chooses tokens for all sequences of the step and reports them. `logits` are the wanted rows, in order.
+pub(crate) fn sample(
+    running: &mut [Sequence],
+    requests: &mut [Option<InFlight>],
+    sampler: &mut Sampler,
+    forced: &mut Vec<u32>,
+    logits: &[f32],
+    vocab: usize,
+    events: &mut Vec<Event>,
+) {
+    let mut rows = logits.chunks_exact(vocab);
+    for sequence in running.iter_mut().filter(|s| s.planned > 0) {
+        let request = requests[sequence.slot].as_mut().expect("a sequence has a request");
+        let mut answer = Answer { sequence, request, events, prompt: Vec::new() };
+        for i in answer.sequence.computed..answer.sequence.computed + answer.sequence.planned {
+            if answer.sequence.chooses(i) {
+                let row = rows.next().expect("a row of logits was asked for");
+                answer.extend(row, sampler, forced);
+                if answer.sequence.reports(i) {
+                    answer.report(i + 1, row);
+                }
+            } else if answer.sequence.reports(i) {
+                let row = rows.next().expect("a row of logits was asked for");
+                answer.report(i + 1, row);
+            }
+        }
+        answer.flush();
+    }
+    assert!(rows.next().is_none(), "each row of logits belongs to a sequence");
+}
+
+/// A sequence while its tokens are chosen and reported.
+struct Answer<'a> {
+    sequence: &'a mut Sequence,
+    request: &'a mut InFlight,
+    events: &'a mut Vec<Event>,
+    /// Reports of the prompt that were not sent yet.
+    prompt: Vec<TokenLogprobs>,
+}
+
+impl Answer<'_> {
+    /// Appends what comes after the last token: tokens that the constraint forces, or else a chosen one
+    /// and what it forces.
+    fn extend(&mut self, logits: &[f32], sampler: &mut Sampler, forced: &mut Vec<u32>) {
+        if self.extend_forced(forced) {
+            return;
+        }
+        let position = self.sequence.tokens.len();
+        let uniform = base::rng::uniform(self.request.sampling.seed, self.sequence.choice(), position as u32);
+        let history = History { tokens: &self.sequence.tokens, prompt: self.sequence.prompt };
+        let constraint = self.sequence.constraint.as_deref_mut();
+        match sampler.choose(logits, &self.request.sampling, history, constraint, uniform) {
+            Choice::Token(id) => {
+                self.push(id);
+                self.extend_forced(forced);
+            }
+            Choice::Nothing => self.sequence.ending = Some(FinishReason::Stop),
+            Choice::Invalid => self.sequence.ending = Some(FinishReason::Failed),
+        }
+    }
+
+    /// Appends forced tokens, if there are any.
+    fn extend_forced(&mut self, forced: &mut Vec<u32>) -> bool {
+        let mut any = false;
+        while self.sequence.ending.is_none() {
+            let Some(constraint) = &mut self.sequence.constraint else { break };
+            forced.clear();
+            constraint.forced(forced);
+            if forced.is_empty() {
+                break;
+            }
+            any = true;
+            for &id in forced.iter() {
+                if self.sequence.ending.is_none() {
+                    self.push(id);
+                }
+            }
+        }
+        any
+    }
+
+    /// Appends a token of the answer.
+    fn push(&mut self, id: u32) {
+        self.request.usage.completion += Tokens(1);
+        if self.request.stops_at(id) {
+            self.sequence.ending = Some(FinishReason::Stop);
+            return;
+        }
+        self.sequence.tokens.push(id);
+        if let Some(constraint) = &mut self.sequence.constraint {
+            constraint.accept(id);
+        }
+        if self.sequence.owed == NEVER {
+            self.send(id, None);
+        }
+        if self.sequence.tokens.len() >= self.sequence.limit {
+            self.sequence.ending = Some(FinishReason::Length);
+        }
+    }
+
+    /// Reports token `index` with its log-probability, from the logits of the row before it.
+    fn report(&mut self, index: usize, logits: &[f32]) {
+        let id = self.sequence.tokens[index];
+        let prompt = self.sequence.prompt;
+        if index < prompt {
+            let top = self.request.prompt_logprobs.unwrap_or(0);
+            self.prompt.push(logprobs(logits, id, top));
+        } else {
+            self.flush();
+            let top = self.request.logprobs.unwrap_or(0);
+            self.send(id, Some(logprobs(logits, id, top)));
+        }
+        self.sequence.owed = index + 1;
+        if self.sequence.owed == prompt {
+            self.flush();
+            self.sequence.owed = self.request.owed_after_prompt(prompt);
+        }
+    }
+
+    /// Sends the reports of the prompt that were gathered.
+    fn flush(&mut self) {
+        if !self.prompt.is_empty() {
+            let entries = std::mem::take(&mut self.prompt);
+            let first = (self.sequence.owed.min(self.sequence.prompt) - entries.len()) as u32;
+            self.events
+                .push(Event { request: self.request.id, kind: EventKind::PromptLogprobs { first, entries } });
+        }
+    }
+
+    fn send(&mut self, id: u32, logprobs: Option<TokenLogprobs>) {
+        let choice = self.sequence.choice();
+        self.events.push(Event { request: self.request.id, kind: EventKind::Token { choice, id, logprobs } });
+    }
+}
+
+impl Engine {
+    /// Notes what the step has computed, caches it, and ends what is done.
+    pub(crate) fn publish(&mut self, events: &mut Vec<Event>) {
+        let mut i = 0;
+        while i < self.running.len() {
+            let sequence = &mut self.running[i];
+            let planned = std::mem::take(&mut sequence.planned);
+            if planned > 0 {
+                self.memory.drop_copy(&mut sequence.table);
+                let before = sequence.computed;
+                sequence.computed += planned;
+                let of_prompt = sequence.prompt.clamp(before, sequence.computed) - before;
+                self.counters.prompt_tokens_computed += of_prompt as u64;
+                let computed = &sequence.tokens[..sequence.computed];
+                if of_prompt > 0 {
+                    self.memory.publish_all(&mut sequence.table, sequence.namespace, computed);
+                } else {
+                    self.memory.publish(&mut sequence.table, sequence.namespace, computed);
+                }
+                if sequence.computed >= sequence.prompt {
+                    self.spawn(i);
+                }
+            }
+            if self.running[i].is_done() {
+                let mut sequence = self.running.remove(i);
+                self.leave(&mut sequence);
+                let reason = sequence.ending.expect("a sequence that is done has a reason");
+                self.end_choice(sequence.slot, sequence.choice(), reason, events);
+            } else {
+                i += 1;
+            }
+        }
+    }
+
+    /// Makes the sequences of the further choices, once the first one's prompt is cached for them.
+    fn spawn(&mut self, i: usize) {
+        let first = &self.running[i];
+        let request = self.requests[first.slot].as_mut().expect("a sequence has a request");
+        if std::mem::replace(&mut request.spawned, true) {
+            return;
+        }
+        for choice in 1..request.finished.len() as u32 {
+            let sibling = request.sibling(&self.running[i], choice);
+            let place = self.waiting.partition_point(|other| other.arrival < sibling.arrival);
+            self.waiting.insert(place, sibling);
+        }
+    }
+
+    /// Ends one answer, and its request with the last one.
+    fn end_choice(&mut self, slot: usize, choice: u32, reason: FinishReason, events: &mut Vec<Event>) {
+        let request = self.requests[slot].as_mut().expect("a sequence has a request");
+        request.finished[choice as usize] = true;
+        events.push(Event { request: request.id, kind: EventKind::Finished { choice, reason } });
+        if request.finished.iter().all(|finished| *finished) {
+            self.finish(slot, events);
+        }
+    }
+
+    /// Ends all answers of a request that have not ended yet.
+    pub(crate) fn end_request(&mut self, slot: usize, reason: FinishReason, events: &mut Vec<Event>) {
+        self.drop_sequences(slot);
+        let request = self.requests[slot].as_ref().expect("the request is in flight");
+        let id = request.id;
+        let open = request.finished.iter().zip(0u32..).filter(|(finished, _)| !**finished);
+        events.extend(
+            open.map(|(_, choice)| Event { request: id, kind: EventKind::Finished { choice, reason } }),
+        );
+        self.finish(slot, events);
+    }
+
+    /// Forgets a request whose answers have all ended.
+    fn finish(&mut self, slot: usize, events: &mut Vec<Event>) {
+        let request = self.forget(slot);
+        self.counters.finished += 1;
+        self.counters.completion_tokens += u64::from(request.usage.completion.0);
+        events.push(Event { request: request.id, kind: EventKind::Done(request.usage) });
+    }
+}

@@ -1,0 +1,343 @@
+//! Chooses the next token from a row of logits, and reports log-probabilities.
+//!
+//! Weights are `exp((logit - max) / temperature)` in fixed point with 40 fractional bits, so sums are exact
+//! and depend on no order: the kept set and the draw are the same however they are computed. A token less
+//! than 2^-40 times as likely as the best one has weight 0 and is never drawn.
+//!
+//! Cutting to `top_k` or `top_p` does not sort the vocabulary: a histogram over the float's exponent and
+//! top mantissa bits finds the last bucket that can be kept, and only what lies above is sorted.
+//!
+//! A NaN counts as impossible. Nothing here panics on what a model or a caller gives.
+
+use crate::{Constraint, Sampling, TokenChoice, TokenLogprobs, TokenMask};
+
+/// The outcome for one row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Choice {
+    /// The next token.
+    Token(u32),
+    /// Constraint and bans leave nothing.
+    Nothing,
+    /// The model's logits have no number in them.
+    Invalid,
+}
+
+/// What the penalties look at.
+#[derive(Clone, Copy)]
+pub(crate) struct History<'a> {
+    pub tokens: &'a [u32],
+    /// The answer begins here.
+    pub prompt: usize,
+}
+
+/// Bits after the point of a weight. With at most 2^20 tokens a sum stays below 2^61.
+const FRACTION_BITS: i32 = 40;
+/// A bias of this or less bans a token.
+const BAN: f32 = -100.0;
+/// Buckets of the histogram: the top 12 bits of a float in [0, 1], sign included.
+const BUCKET_SHIFT: u32 = 20;
+const BUCKETS: usize = (1.0f32.to_bits() >> BUCKET_SHIFT) as usize + 1;
+/// Marks a token as seen, beside its count.
+const SEEN: u32 = 1 << 31;
+
+/// Buffers that are kept from row to row.
+pub(crate) struct Sampler {
+    work: Vec<f32>,
+    /// By token; all zero between rows.
+    counts: Vec<u32>,
+    kept: Vec<(f32, u32)>,
+    mask: TokenMask,
+    buckets: Vec<(u32, u64)>,
+}
+
+impl Sampler {
+    pub fn new(vocab: u32) -> Self {
+        Self {
+            work: Vec::with_capacity(vocab as usize),
+            counts: vec![0; vocab as usize],
+            kept: Vec::new(),
+            mask: TokenMask::none(vocab),
+            buckets: vec![(0, 0); BUCKETS],
+        }
+    }
+
+    /// Entries of the vocabulary, so of a row.
+    pub fn vocab(&self) -> usize {
+        self.counts.len()
+    }
+
+    /// Chooses a token; `uniform` in `[0, 1)` decides where chance does.
+    pub fn choose(
+        &mut self,
+        logits: &[f32],
+        sampling: &Sampling,
+        history: History<'_>,
+        constraint: Option<&mut (dyn Constraint + 'static)>,
+        uniform: f64,
+    ) -> Choice {
+        // A NaN is greedy as well.
+        let greedy = sampling.temperature <= 0.0 || sampling.temperature.is_nan();
+        if greedy && constraint.is_none() && is_plain(sampling) {
+            return argmax(logits).map_or(Choice::Invalid, Choice::Token);
+        }
+        if argmax(logits).is_none() {
+            return Choice::Invalid;
+        }
+        self.work.clear();
+        self.work.extend(logits.iter().map(|l| if l.is_nan() { f32::NEG_INFINITY } else { l.min(f32::MAX) }));
+        self.penalise(sampling, history);
+        for &(id, bias) in &sampling.logit_bias {
+            if let Some(logit) = self.work.get_mut(id as usize) {
+                *logit = if bias <= BAN { f32::NEG_INFINITY } else { *logit + bias };
+            }
+        }
+        if let Some(constraint) = constraint {
+            self.mask.clear();
+            constraint.mask(&mut self.mask);
+            forbid(&mut self.work, self.mask.words_mut());
+        }
+        let Some(best) = argmax(&self.work) else { return Choice::Nothing };
+        if greedy || sampling.top_k == Some(1) {
+            return Choice::Token(best);
+        }
+        let max = self.work[best as usize].min(f32::MAX);
+        for logit in &mut self.work {
+            *logit = weigh((*logit - max) / sampling.temperature);
+        }
+        Choice::Token(self.draw(sampling, uniform).unwrap_or(best))
+    }
+
+    /// Applies the penalties to `work`.
+    fn penalise(&mut self, sampling: &Sampling, history: History<'_>) {
+        let answer = &history.tokens[history.prompt.min(history.tokens.len())..];
+        let counted = sampling.frequency_penalty != 0.0 || sampling.presence_penalty != 0.0;
+        let repeated = sampling.repetition_penalty != 1.0;
+        let seen = if repeated {
+            history.tokens
+        } else if counted {
+            answer
+        } else {
+            return;
+        };
+        for id in answer {
+            self.counts[*id as usize] += 1;
+        }
+        for id in seen {
+            let count = &mut self.counts[*id as usize];
+            if *count & SEEN != 0 {
+                continue;
+            }
+            let times = *count;
+            *count |= SEEN;
+            let logit = &mut self.work[*id as usize];
+            if repeated {
+                let by = sampling.repetition_penalty;
+                *logit = if *logit > 0.0 { *logit / by } else { *logit * by };
+            }
+            if times > 0 {
+                *logit -= sampling.frequency_penalty * times as f32 + sampling.presence_penalty;
+            }
+        }
+        for id in seen {
+            self.counts[*id as usize] = 0;
+        }
+    }
+
+    /// Draws from the weights in `work` after the cuts; `None` if no weight is left.
+    fn draw(&mut self, sampling: &Sampling, uniform: f64) -> Option<u32> {
+        let vocab = self.work.len();
+        let top_k = sampling.top_k.map(|k| k as usize).filter(|k| *k > 0 && *k < vocab);
+        let top_p = (sampling.top_p < 1.0).then_some(f64::from(sampling.top_p));
+        let min_p = (sampling.min_p > 0.0).then_some(sampling.min_p.min(1.0));
+        if top_k.is_none() && top_p.is_none() && min_p.is_none() {
+            let weights = self.work.iter().zip(0u32..).map(|(w, id)| (*w, id));
+            return draw(weights, uniform);
+        }
+        let floor = match (top_k, top_p) {
+            (None, None) => 0.0,
+            _ => self.floor(top_k, top_p),
+        };
+        let floor = floor.max(if top_k.is_none() && top_p.is_none() { min_p.unwrap_or(0.0) } else { 0.0 });
+        self.kept.clear();
+        let candidates = self.work.iter().zip(0u32..).filter(|(w, _)| **w >= floor && fixed(**w) > 0);
+        self.kept.extend(candidates.map(|(w, id)| (*w, id)));
+        if top_k.is_some() || top_p.is_some() {
+            self.kept.sort_unstable_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
+            self.kept.truncate(top_k.unwrap_or(usize::MAX));
+            if let Some(top_p) = top_p {
+                // Without top_k the mass is that of all tokens, not only of those gathered.
+                let total: u64 = match top_k {
+                    Some(_) => self.kept.iter().map(|(w, _)| fixed(*w)).sum(),
+                    None => self.work.iter().map(|w| fixed(*w)).sum(),
+                };
+                let keep = nucleus(self.kept.iter().map(|(w, _)| fixed(*w)), top_p, total);
+                self.kept.truncate(keep);
+            }
+            if let Some(min_p) = min_p {
+                self.kept.retain(|(w, _)| *w >= min_p);
+            }
+            self.kept.sort_unstable_by_key(|(_, id)| *id);
+        }
+        draw(self.kept.iter().copied(), uniform)
+    }
+
+    /// A weight such that all tokens which `top_k` or, without it, `top_p` keeps have at least that.
+    fn floor(&mut self, top_k: Option<usize>, top_p: Option<f64>) -> f32 {
+        self.buckets.fill((0, 0));
+        let mut total = 0;
+        for weight in &self.work {
+            let fixed = fixed(*weight);
+            let bucket = &mut self.buckets[(weight.to_bits() >> BUCKET_SHIFT) as usize];
+            bucket.0 += u32::from(fixed > 0);
+            bucket.1 += fixed;
+            total += fixed;
+        }
+        let (mut count, mut mass) = (0, 0);
+        for (i, bucket) in self.buckets.iter().enumerate().rev() {
+            count += bucket.0 as usize;
+            mass += bucket.1;
+            let enough = match top_k {
+                Some(k) => count >= k,
+                None => top_p.is_some_and(|p| reaches(mass, p, total)),
+            };
+            if enough {
+                return f32::from_bits((i as u32) << BUCKET_SHIFT);
+            }
+        }
+        0.0
+    }
+}
+
+/// Whether nothing but temperature and cuts shapes the choice.
+fn is_plain(sampling: &Sampling) -> bool {
+    sampling.repetition_penalty == 1.0
+        && sampling.frequency_penalty == 0.0
+        && sampling.presence_penalty == 0.0
+        && sampling.logit_bias.is_empty()
+}
+
+/// The lowest id of the largest logit; `None` if no logit is above minus infinity.
+fn argmax(logits: &[f32]) -> Option<u32> {
+    let mut best = (f32::NEG_INFINITY, None);
+    for (logit, id) in logits.iter().zip(0u32..) {
+        if *logit > best.0 {
+            best = (*logit, Some(id));
+        }
+    }
+    best.1
+}
+
+/// Rules out all tokens that are not in the mask.
+fn forbid(logits: &mut [f32], allowed: &[u64]) {
+    for (chunk, word) in logits.chunks_mut(64).zip(allowed) {
+        match *word {
+            u64::MAX => {}
+            0 => chunk.fill(f32::NEG_INFINITY),
+            word => {
+                for (bit, logit) in chunk.iter_mut().enumerate() {
+                    if word >> bit & 1 == 0 {
+                        *logit = f32::NEG_INFINITY;
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// `exp(x)` for a difference to the maximum, in `[0, 1]`; a NaN gives 0.
+fn weigh(x: f32) -> f32 {
+    if x > -60.0 { exp(x.min(0.0)) } else { 0.0 }
+}
+
+/// The natural exponential for `-87 <= x <= 0`, within 2e-7 of it relatively. Straight-line arithmetic
+/// without a library call, so that it vectorises and gives the same bits on each machine.
+fn exp(x: f32) -> f32 {
+    // Adding 1.5 * 2^23 rounds to the nearest integer.
+    const ROUND: f32 = 12_582_912.0;
+    let n = (x * std::f32::consts::LOG2_E + ROUND) - ROUND;
+    let r = (x - n * 0.693_359_4) - n * -2.121_944_4e-4;
+    // Coefficients of the Cephes library's expf, for |r| <= ln(2) / 2.
+    let p = ((((1.987_569_2e-4 * r + 1.398_2e-3) * r + 8.333_452e-3) * r + 4.166_579_6e-2) * r
+        + 1.666_666_5e-1)
+        * r
+        + 0.5;
+    let y = p * r * r + r + 1.0;
+    (y * f32::from_bits(((n as i32 + 127) << 23) as u32)).min(1.0)
+}
+
+/// A weight in fixed point.
+fn fixed(weight: f32) -> u64 {
+    (weight * (1u64 << FRACTION_BITS) as f32) as u64
+}
+
+/// Whether `mass` is at least the share `p` of `total`.
+fn reaches(mass: u64, p: f64, total: u64) -> bool {
+    mass as f64 >= p * total as f64
+}
+
+/// How many of the weights, largest first, make up the share `p`; at least one.
+fn nucleus(weights: impl Iterator<Item = u64>, p: f64, total: u64) -> usize {
+    let mut mass = 0;
+    let mut kept = 0;
+    for weight in weights {
+        mass += weight;
+        kept += 1;
+        if reaches(mass, p, total) {
+            break;
+        }
+    }
+    kept
+}
+
+/// The token at which the running sum of the weights passes the share `uniform` of all.
+fn draw(weights: impl Iterator<Item = (f32, u32)> + Clone, uniform: f64) -> Option<u32> {
+    let total: u64 = weights.clone().map(|(w, _)| fixed(w)).sum();
+    let mut left = ((uniform * total as f64) as u64).min(total.checked_sub(1)?);
+    for (weight, id) in weights {
+        let weight = fixed(weight);
+        if left < weight {
+            return Some(id);
+        }
+        left -= weight;
+    }
+    None
+}
+
+/// Log-probabilities under the model's own distribution: of `chosen`, and of the `top` most likely.
+/// A token whose logit is NaN has minus infinity.
+pub(crate) fn logprobs(logits: &[f32], chosen: u32, top: u32) -> TokenLogprobs {
+    let max = argmax(logits).map_or(f32::NEG_INFINITY, |id| logits[id as usize].min(f32::MAX));
+    let sum: f64 = logits
+        .iter()
+        .map(|l| if *l - max > -87.0 { exp((*l - max).min(0.0)) } else { 0.0 })
+        .map(f64::from)
+        .sum();
+    let log_sum = f64::from(max) + sum.ln();
+    let of = |id: u32| {
+        let logit = logits.get(id as usize).copied().unwrap_or(f32::NAN).min(f32::MAX);
+        let logprob = (f64::from(logit) - log_sum) as f32;
+        TokenChoice { id, logprob: if logprob.is_nan() { f32::NEG_INFINITY } else { logprob.min(0.0) } }
+    };
+    TokenLogprobs { chosen: of(chosen), top: largest(logits, top as usize).into_iter().map(of).collect() }
+}
+
+/// The ids of the `n` largest logits, largest first, ties by id; NaN never.
+fn largest(logits: &[f32], n: usize) -> Vec<u32> {
+    let mut best: Vec<u32> = Vec::with_capacity(n.min(logits.len()) + 1);
+    if n == 0 {
+        return best;
+    }
+    let mut floor = f32::NEG_INFINITY;
+    for (logit, id) in logits.iter().zip(0u32..) {
+        if logit.is_nan() || (best.len() == n && *logit <= floor) {
+            continue;
+        }
+        let place = best.partition_point(|other| logits[*other as usize] >= *logit);
+        best.insert(place, id);
+        best.truncate(n);
+        if best.len() == n {
+            floor = logits[*best.last().expect("n is not 0") as usize];
+        }
+    }
+    best
+}

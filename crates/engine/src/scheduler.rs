@@ -1,0 +1,264 @@
+//! Who runs in a step: admission, the plan, preemption, and what to do when memory runs out.
+//!
+//! `running` and `waiting` are in order of arrival. First come, first served: a sequence that does not fit
+//! holds back those behind it. When pages run out, the youngest running sequence gives its pages to the
+//! older ones and waits again; what it computed stays cached until the room is needed. So the oldest
+//! sequence can always go on, and admission cannot deadlock. What other engines of the process hold is the
+//! business of [`crate::KvBudget`].
+//!
+//! A sequence whose prompt begins like one that is just being computed waits for that one, and then finds
+//! the common part in the prefix cache: nothing is computed twice at the same time.
+//!
+//! The plan ([`device::Batch`]) is plain data. Nothing here looks at logits.
+
+use crate::engine::Engine;
+use crate::pool::Shortage;
+use crate::radix::common;
+use crate::sequence::Sequence;
+use crate::{Event, EventKind, FinishReason};
+use base::Tokens;
+use device::PAGE_TOKENS;
+
+/// Rows per step whose logits are wanted only to report known tokens. They bound the memory for logits:
+/// a prompt of which log-probabilities are wanted would otherwise need `step_tokens * vocab` of them.
+const REPORT_ROWS: usize = 32;
+/// Waiting sequences that are looked at for admission in one step.
+const LOOK_AHEAD: usize = 16;
+
+/// How many rows of a sequence have pages.
+enum Grown {
+    /// As many as asked for.
+    Full,
+    /// Fewer, or none; the sequence keeps what it has.
+    Short(Option<Shortage>),
+    /// The sequence itself was preempted.
+    Gone,
+}
+
+impl Engine {
+    /// Moves waiting sequences to the running ones, as far as the next step has rows for them.
+    pub(crate) fn admit(&mut self, events: &mut Vec<Event>) {
+        if self.waiting.is_empty() || self.memory.pool.account.yields() {
+            return;
+        }
+        let prompts = self.running.iter().filter(|sequence| !sequence.decodes());
+        let mut rows: usize = prompts.map(Sequence::remaining).sum();
+        let most_rows = self.prompt_rows();
+        let mut i = 0;
+        while i < self.waiting.len().min(LOOK_AHEAD)
+            && self.running.len() < self.config.max_running
+            && rows < most_rows
+        {
+            let next = &self.waiting[i];
+            let reusable = &next.tokens[..next.reusable()];
+            self.memory.lookup(next.namespace, reusable, &mut self.found);
+            if self.follows(next, self.found.tokens()) {
+                i += 1;
+                continue;
+            }
+            if !self.running.is_empty() && !self.fits(next) {
+                break;
+            }
+            let mut next = self.waiting.remove(i).expect("the index is in range");
+            next.computed = self.memory.attach(&mut next.table, &self.found);
+            rows += next.remaining();
+            self.start(&next, events);
+            let place = self.running.partition_point(|other| other.arrival < next.arrival);
+            self.running.insert(place, next);
+        }
+    }
+
+    /// Rows that a step has for prompts: what the decodes leave, and never so few that prompts starve.
+    fn prompt_rows(&self) -> usize {
+        let rows = self.config.step_tokens.get();
+        let decodes = self.running.iter().filter(|sequence| sequence.decodes()).count();
+        rows.saturating_sub(decodes).max(rows.div_ceil(8))
+    }
+
+    /// Whether a running sequence is about to compute a page or more of this one's prefix that the cache
+    /// does not have. One that computes slowly, for the sake of its prompt's log-probabilities, is not
+    /// waited for.
+    fn follows(&self, next: &Sequence, cached: usize) -> bool {
+        let reusable = &next.tokens[..next.reusable()];
+        let least = cached + PAGE_TOKENS;
+        self.running.iter().any(|leader| {
+            leader.namespace == next.namespace
+                && leader.remaining() > 1
+                && leader.owed >= leader.prompt
+                && common(&leader.tokens[..leader.target()], reusable) >= least.max(leader.computed + 1)
+        })
+    }
+
+    /// Whether the pages that a sequence will need for its next token can be had, beside those that the
+    /// running ones will need for theirs.
+    fn fits(&self, next: &Sequence) -> bool {
+        let pages = |sequence: &Sequence| (sequence.tokens.len() + 1).div_ceil(PAGE_TOKENS);
+        let promised = self.running.iter().map(|s| pages(s).saturating_sub(s.table.pages.len()));
+        let needed = pages(next) - self.found.nodes.len() + promised.sum::<usize>();
+        needed + self.memory.idle_among(&self.found) <= self.memory.obtainable()
+    }
+
+    /// Notes a first admission.
+    fn start(&mut self, sequence: &Sequence, events: &mut Vec<Event>) {
+        let request = self.requests[sequence.slot].as_mut().expect("a sequence has a request");
+        if !std::mem::replace(&mut request.started, true) {
+            let cached = Tokens::from(sequence.computed);
+            request.usage.cached = cached;
+            self.counters.cached_tokens += u64::from(cached.0);
+            self.queued -= 1;
+            events.push(Event { request: request.id, kind: EventKind::Started { cached } });
+        }
+    }
+
+    /// Decides which rows run in this step, gets their pages, and writes the batch.
+    pub(crate) fn plan(&mut self, events: &mut Vec<Event>) {
+        self.batch.clear();
+        let mut rows = self.prompt_rows();
+        let mut i = 0;
+        while i < self.running.len() {
+            if self.running[i].decodes() {
+                self.plan_rows(i, 1, events);
+            }
+            i += 1;
+        }
+        let mut reports = REPORT_ROWS;
+        let mut i = 0;
+        while i < self.running.len() && rows > 0 {
+            let sequence = &self.running[i];
+            if sequence.planned == 0 && !sequence.decodes() {
+                let silent = sequence.owed.saturating_sub(sequence.computed + 1);
+                let chunk = sequence.remaining().min(rows).min(silent.saturating_add(reports));
+                let planned = self.plan_rows(i, chunk, events);
+                reports -= planned.saturating_sub(silent);
+                rows -= planned;
+            }
+            i += 1;
+        }
+        self.write_batch();
+    }
+
+    /// Gives sequence `i` pages for up to `rows` rows; returns for how many there are.
+    fn plan_rows(&mut self, i: usize, rows: usize, events: &mut Vec<Event>) -> usize {
+        match self.grow(i, rows) {
+            Grown::Full => {}
+            Grown::Gone => return 0,
+            Grown::Short(shortage) if i == 0 && self.running.len() == 1 => {
+                if self.room(0) == 0 {
+                    self.unblock(shortage, events);
+                    return 0;
+                }
+            }
+            Grown::Short(_) => {}
+        }
+        let planned = rows.min(self.room(i));
+        self.running[i].planned = planned;
+        planned
+    }
+
+    /// Rows for which sequence `i` has pages.
+    fn room(&self, i: usize) -> usize {
+        let sequence = &self.running[i];
+        sequence.table.pages.len() * PAGE_TOKENS - sequence.computed
+    }
+
+    /// Appends pages to sequence `i` until it can run `rows` rows, preempting younger sequences if need be.
+    fn grow(&mut self, i: usize, rows: usize) -> Grown {
+        loop {
+            let sequence = &mut self.running[i];
+            let wanted = (sequence.computed + rows).div_ceil(PAGE_TOKENS);
+            let missing = wanted.saturating_sub(sequence.table.pages.len());
+            if missing == 0 {
+                return Grown::Full;
+            }
+            let Err(shortage) = self.memory.extend(&mut sequence.table, &mut *self.model, missing) else {
+                continue;
+            };
+            if shortage == Shortage::Budget && self.memory.pool.account.is_owed() {
+                return Grown::Short(None);
+            }
+            if i + 1 < self.running.len() {
+                self.preempt();
+            } else if i == 0 && self.memory.drop_copy(&mut self.running[0].table) {
+                // The page to copy from is the last one that is not its own; it computes that part instead.
+                let sequence = &mut self.running[0];
+                sequence.computed -= sequence.computed % PAGE_TOKENS;
+            } else if i == 0 && self.memory.pool.account.yields() {
+                self.preempt();
+                return Grown::Gone;
+            } else {
+                return Grown::Short(Some(shortage));
+            }
+        }
+    }
+
+    /// The only running sequence cannot go on, and nobody owes this engine memory.
+    fn unblock(&mut self, shortage: Option<Shortage>, events: &mut Vec<Event>) {
+        match shortage {
+            // Those who owe will wake this engine.
+            None => {}
+            Some(Shortage::Budget) => {
+                self.claim = Some(self.running[0].arrival);
+                self.memory.pool.account.claim();
+            }
+            // No other engine can help: the machine has less memory than the budget says.
+            Some(Shortage::Device) => {
+                let slot = self.running[0].slot;
+                self.end_request(slot, FinishReason::Failed, events);
+            }
+        }
+    }
+
+    /// Makes the youngest running sequence wait again, at its old place in the order of arrival. Its
+    /// tokens, constraint and reports stay as they are, so its answer does not change.
+    pub(crate) fn preempt(&mut self) {
+        let mut sequence = self.running.pop().expect("there is a sequence to preempt");
+        self.leave(&mut sequence);
+        sequence.computed = 0;
+        sequence.planned = 0;
+        self.counters.preemptions += 1;
+        self.wait(sequence);
+    }
+
+    /// Puts a sequence among the waiting ones, in order of arrival.
+    pub(crate) fn wait(&mut self, sequence: Sequence) {
+        let place = self.waiting.partition_point(|other| other.arrival < sequence.arrival);
+        self.waiting.insert(place, sequence);
+    }
+
+    /// Takes the pages from a sequence that no longer runs.
+    pub(crate) fn leave(&mut self, sequence: &mut Sequence) {
+        let computed = &sequence.tokens[..sequence.computed];
+        self.memory.release(&mut sequence.table, sequence.namespace, computed);
+        if self.claim.take_if(|claim| *claim == sequence.arrival).is_some() {
+            self.memory.pool.account.unclaim();
+        }
+    }
+
+    /// Turns the plan into plain data.
+    fn write_batch(&mut self) {
+        for sequence in self.running.iter().filter(|s| s.planned > 0) {
+            let (start, end) = (sequence.computed, sequence.computed + sequence.planned);
+            let first_row = self.batch.rows();
+            self.batch.copies.extend(self.memory.copy(&sequence.table));
+            let pages = &sequence.table.pages[..end.div_ceil(PAGE_TOKENS)];
+            self.batch.push(&sequence.tokens[start..end], start as u32, pages);
+            let wanted = (start..end).filter(|i| sequence.chooses(*i) || sequence.reports(*i));
+            self.batch.logit_rows.extend(wanted.map(|i| (first_row + i - start) as u32));
+        }
+    }
+
+    /// Gives back what other engines of the process have a right to.
+    pub(crate) fn relieve(&mut self) {
+        if !self.memory.pool.account.pressed() {
+            return;
+        }
+        let owed = self.memory.pool.account.owed();
+        let unit = self.page_bytes.max(1);
+        let pages = |bytes: u64| bytes.div_ceil(unit) as usize;
+        let mut given = self.memory.give_back(&mut *self.model, pages(owed.cached));
+        while given < pages(owed.held) && !self.running.is_empty() {
+            self.preempt();
+            given += self.memory.give_back(&mut *self.model, pages(owed.held) - given);
+        }
+    }
+}
