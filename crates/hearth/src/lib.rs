@@ -1,0 +1,7 @@
+//! Hearth's command line, configuration and HTTP server; `main.rs` only calls [`cli::main`].
+
+pub mod catalog;
+pub mod http;
+pub mod pull;
+pub mod store;
+pub mod suggest;
