@@ -1,0 +1,306 @@
+//! Weight matrices repacked into panels of sixteen output rows, the same bytes on every instruction set.
+//!
+//! A panel of a quantised matrix holds first the codes of all blocks of 32 input elements, then all
+//! scales. In a block, group `g` of 0..8 is four input elements of each of the sixteen rows (lane `l`,
+//! byte `j`: row `l`, element `4g + j`), 64 bytes once unpacked:
+//!
+//! ```text
+//! low four bits   4 x 64 bytes: byte i of vector v holds group v (low half) and group v + 4 (high half)
+//! fifth bit       1 x 64 bytes: bit g of byte i belongs to group g
+//! bits five, six  2 x 64 bytes: bits 2(g % 4).. of byte i of vector g / 4 belong to group g
+//! eight bits      8 x 64 bytes: group after group
+//! ```
+//!
+//! A panel of a float matrix is `[cols][16]` elements in their own format.
+//!
+//! Invariants: the packed values are those of the file, bit for bit; rows past the matrix's last are
+//! zero; each panel starts on a 64-byte border. What it does not do: multiply (see `matmul`).
+
+use crate::blocks::{self, Codes, Scaling};
+use crate::buffer::{Buffer, Shared};
+use crate::pool::Pool;
+use crate::simd::LANES;
+use base::Bytes;
+use device::{DType, DeviceError, LoadFormat, MatrixSource};
+use half::{bf16, f16};
+use std::sync::Arc;
+
+/// The shape of a quantised format's panels.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Layout {
+    /// Bits of a code as it is stored.
+    pub(crate) bits: u32,
+    pub(crate) scaling: Scaling,
+    /// The code of value zero, where the scaling has one.
+    pub(crate) offset: i32,
+}
+
+impl Layout {
+    /// The layout of a quantised format.
+    pub(crate) const fn of(dtype: DType) -> Self {
+        let (bits, scaling, offset) = match dtype {
+            DType::Q4_0 => (4, Scaling::Plain, 8),
+            DType::Iq4Nl => (4, Scaling::Plain, 0),
+            DType::Q4_1 => (4, Scaling::Min, 0),
+            DType::Q5_0 => (5, Scaling::Plain, 16),
+            DType::Q5_1 => (5, Scaling::Min, 0),
+            DType::Q8_0 => (8, Scaling::Plain, 128),
+            DType::Q2K => (4, Scaling::HalvesMin, 0),
+            DType::Q3K => (4, Scaling::Halves, 8),
+            DType::Q4K => (4, Scaling::Super, 0),
+            DType::Q5K => (5, Scaling::Super, 0),
+            DType::Q6K => (6, Scaling::Halves, 32),
+            DType::F32 | DType::F16 | DType::Bf16 => panic!("float formats have no codes"),
+        };
+        Self { bits, scaling, offset }
+    }
+
+    /// Bytes of a block's codes.
+    pub(crate) const fn code_bytes(self) -> usize {
+        self.bits as usize * 64
+    }
+
+    /// Blocks that share a group of scales.
+    pub(crate) const fn span(self) -> usize {
+        match self.scaling {
+            Scaling::Plain | Scaling::Min => 1,
+            Scaling::Super | Scaling::Halves | Scaling::HalvesMin => 8,
+        }
+    }
+
+    /// Half-precision vectors at the start of a group of scales.
+    const fn floats(self) -> usize {
+        match self.scaling {
+            Scaling::Plain | Scaling::Halves => 1,
+            Scaling::Min | Scaling::Super | Scaling::HalvesMin => 2,
+        }
+    }
+
+    /// Vectors of small integers per block that follow.
+    const fn integers(self) -> usize {
+        match self.scaling {
+            Scaling::Plain | Scaling::Min => 0,
+            Scaling::Super | Scaling::Halves => 2,
+            Scaling::HalvesMin => 4,
+        }
+    }
+
+    /// Bytes of a group of scales.
+    pub(crate) const fn scale_bytes(self) -> usize {
+        self.floats() * 32 + self.span() * self.integers() * 16
+    }
+
+    /// Where the block's small integers start in its group of scales.
+    pub(crate) const fn integers_at(self, b: usize) -> usize {
+        self.floats() * 32 + b % self.span() * self.integers() * 16
+    }
+
+    /// Writes lane `lane` of block `b`.
+    fn put(self, codes: &mut [u8], scales: &mut [u8], b: usize, lane: usize, x: &Codes) {
+        let block = &mut codes[b * self.code_bytes()..][..self.code_bytes()];
+        for (k, code) in x.codes.iter().enumerate() {
+            let (g, i) = (k / 4, lane * 4 + k % 4);
+            if self.bits == 8 {
+                block[g * 64 + i] = *code;
+                continue;
+            }
+            block[g % 4 * 64 + i] |= (code & 15) << (4 * (g / 4));
+            match self.bits {
+                5 => block[256 + i] |= (code >> 4) << g,
+                6 => block[256 + g / 4 * 64 + i] |= (code >> 4) << (2 * (g % 4)),
+                _ => {}
+            }
+        }
+        let group = &mut scales[b / self.span() * self.scale_bytes()..][..self.scale_bytes()];
+        group[lane * 2..][..2].copy_from_slice(&x.d.to_le_bytes());
+        if self.floats() == 2 {
+            group[32 + lane * 2..][..2].copy_from_slice(&x.m.to_le_bytes());
+        }
+        let small = &mut group[self.integers_at(b)..];
+        let values: [u8; 4] = match self.scaling {
+            Scaling::Super => [x.s[0], x.t[0], 0, 0],
+            _ => [x.s[0], x.s[1], x.t[0], x.t[1]],
+        };
+        for (i, value) in values.iter().take(self.integers()).enumerate() {
+            small[i * 16 + lane] = *value;
+        }
+    }
+
+    /// Reads lane `lane` of block `b` back.
+    fn get(self, codes: &[u8], scales: &[u8], b: usize, lane: usize) -> Codes {
+        let block = &codes[b * self.code_bytes()..][..self.code_bytes()];
+        let mut x = Codes::ZERO;
+        for (k, code) in x.codes.iter_mut().enumerate() {
+            let (g, i) = (k / 4, lane * 4 + k % 4);
+            *code = match self.bits {
+                8 => block[g * 64 + i],
+                _ => (block[g % 4 * 64 + i] >> (4 * (g / 4))) & 15,
+            };
+            *code |= match self.bits {
+                5 => ((block[256 + i] >> g) & 1) << 4,
+                6 => ((block[256 + g / 4 * 64 + i] >> (2 * (g % 4))) & 3) << 4,
+                _ => 0,
+            };
+        }
+        let group = &scales[b / self.span() * self.scale_bytes()..][..self.scale_bytes()];
+        let float = |i: usize| u16::from_le_bytes([group[i * 32 + lane * 2], group[i * 32 + lane * 2 + 1]]);
+        x.d = float(0);
+        if self.floats() == 2 {
+            x.m = float(1);
+        }
+        let small = |i: usize| group[self.integers_at(b) + i * 16 + lane];
+        match self.scaling {
+            Scaling::Plain | Scaling::Min => {}
+            Scaling::Super => (x.s, x.t) = ([small(0); 2], [small(1); 2]),
+            Scaling::Halves => x.s = [small(0), small(1)],
+            Scaling::HalvesMin => (x.s, x.t) = ([small(0), small(1)], [small(2), small(3)]),
+        }
+        x
+    }
+}
+
+/// A packed weight matrix; clones share the memory.
+#[derive(Clone)]
+pub struct Matrix(pub(crate) Arc<Panels>);
+
+pub(crate) struct Panels {
+    pub(crate) dtype: DType,
+    /// Output width.
+    pub(crate) rows: usize,
+    /// Input width.
+    pub(crate) cols: usize,
+    /// Bytes of the part of a panel before its scales.
+    pub(crate) code_bytes: usize,
+    pub(crate) panel_bytes: usize,
+    data: Buffer<u8>,
+}
+
+impl Panels {
+    pub(crate) fn panels(&self) -> usize {
+        self.rows.div_ceil(LANES)
+    }
+
+    /// Blocks of 32 input elements; the last may be padded with zeros.
+    pub(crate) fn blocks(&self) -> usize {
+        self.cols.div_ceil(32)
+    }
+
+    pub(crate) fn panel(&self, i: usize) -> &[u8] {
+        &self.data[i * self.panel_bytes..][..self.panel_bytes]
+    }
+
+    pub(crate) fn bytes(&self) -> Bytes {
+        Bytes(self.data.len() as u64)
+    }
+
+    /// Whether the weights want activations quantised to eight bits.
+    pub(crate) fn quantised(&self) -> bool {
+        is_quantised(self.dtype)
+    }
+
+    /// Hands the values of row `row` to `put(column, value)`.
+    pub(crate) fn row(&self, row: usize, mut put: impl FnMut(usize, f32)) {
+        assert!(row < self.rows, "row {row} of a table with {} rows", self.rows);
+        let (panel, lane) = (self.panel(row / LANES), row % LANES);
+        if self.quantised() {
+            let layout = Layout::of(self.dtype);
+            let (codes, scales) = panel.split_at(self.code_bytes);
+            for b in 0..self.blocks() {
+                let x = layout.get(codes, scales, b, lane);
+                let values = blocks::values(layout.scaling, layout.offset, self.dtype == DType::Iq4Nl, &x);
+                let width = (self.cols - b * 32).min(32);
+                values[..width].iter().enumerate().for_each(|(j, v)| put(b * 32 + j, *v));
+            }
+        } else {
+            let size = self.dtype.block_bytes();
+            for k in 0..self.cols {
+                put(k, element(self.dtype, &panel[(k * LANES + lane) * size..][..size]));
+            }
+        }
+    }
+}
+
+fn is_quantised(dtype: DType) -> bool {
+    !matches!(dtype, DType::F32 | DType::F16 | DType::Bf16)
+}
+
+fn element(dtype: DType, x: &[u8]) -> f32 {
+    match dtype {
+        DType::F32 => f32::from_le_bytes([x[0], x[1], x[2], x[3]]),
+        DType::F16 => f16::from_le_bytes([x[0], x[1]]).to_f32(),
+        _ => bf16::from_le_bytes([x[0], x[1]]).to_f32(),
+    }
+}
+
+/// Packs a matrix, its panels in parallel.
+pub(crate) fn pack(
+    source: &MatrixSource<'_>,
+    format: LoadFormat,
+    pool: &Pool,
+) -> Result<Matrix, DeviceError> {
+    let unsupported = |reason: String| DeviceError::Unsupported { name: source.name.to_owned(), reason };
+    let (rows, cols) = (source.rows, source.cols);
+    let Some(row_bytes) = source.dtype.row_bytes(cols).filter(|_| rows > 0 && cols > 0) else {
+        let name = source.dtype.name();
+        return Err(unsupported(format!("a {name} matrix cannot have {rows} rows of {cols} elements")));
+    };
+    if Some(source.bytes.len()) != row_bytes.checked_mul(rows) {
+        let len = source.bytes.len();
+        return Err(unsupported(format!("{len} bytes do not hold {rows} rows of {row_bytes} bytes")));
+    }
+    let dtype = match format {
+        LoadFormat::Int8 if !is_quantised(source.dtype) => DType::Q8_0,
+        LoadFormat::Int4 if !is_quantised(source.dtype) => DType::Q4_0,
+        LoadFormat::AsStored | LoadFormat::Int8 | LoadFormat::Int4 => source.dtype,
+    };
+    let blocks = cols.div_ceil(32);
+    let (code_bytes, panel_bytes) = if is_quantised(dtype) {
+        let layout = Layout::of(dtype);
+        let codes = blocks * layout.code_bytes();
+        (codes, codes + blocks.div_ceil(layout.span()) * layout.scale_bytes())
+    } else {
+        (cols * LANES * dtype.block_bytes(), cols * LANES * dtype.block_bytes())
+    };
+    let panel_bytes = panel_bytes.next_multiple_of(64);
+    let panels = rows.div_ceil(LANES);
+    let total = panels.checked_mul(panel_bytes).ok_or(DeviceError::OutOfMemory(Bytes(u64::MAX)))?;
+    let mut data = Buffer::<u8>::zeroed(total)?;
+    let out = Shared::new(&mut data);
+    pool.ranges(panels, panels.div_ceil(pool.threads() * 16), &|range| {
+        let mut quantised = Vec::new();
+        let mut floats = vec![0.0; cols];
+        for panel in range {
+            // SAFETY: each panel is written by the one item that has it in its range.
+            let data = unsafe { out.part(panel * panel_bytes, panel_bytes) };
+            let (codes, scales) = data.split_at_mut(code_bytes);
+            for lane in 0..LANES.min(rows - panel * LANES) {
+                let mut row = &source.bytes[(panel * LANES + lane) * row_bytes..][..row_bytes];
+                if dtype != source.dtype {
+                    let size = source.dtype.block_bytes();
+                    for (x, bytes) in floats.iter_mut().zip(row.chunks_exact(size)) {
+                        *x = element(source.dtype, bytes);
+                    }
+                    quantised.clear();
+                    blocks::quantise_row(&floats, dtype, &mut quantised);
+                    row = &quantised;
+                }
+                if is_quantised(dtype) {
+                    let layout = Layout::of(dtype);
+                    for b in 0..blocks {
+                        layout.put(codes, scales, b, lane, &blocks::read(dtype, row, b));
+                    }
+                } else {
+                    interleave(codes, row, lane, dtype.block_bytes());
+                }
+            }
+        }
+    });
+    Ok(Matrix(Arc::new(Panels { dtype, rows, cols, code_bytes, panel_bytes, data })))
+}
+
+/// Writes a row of elements of `size` bytes as lane `lane` of a float panel.
+fn interleave(panel: &mut [u8], row: &[u8], lane: usize, size: usize) {
+    for (to, x) in panel.chunks_exact_mut(size * LANES).zip(row.chunks_exact(size)) {
+        to[lane * size..][..size].copy_from_slice(x);
+    }
+}
