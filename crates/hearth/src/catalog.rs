@@ -4,7 +4,8 @@
 //! entries of the same id. Invariant of a parsed [`Catalog`]: ids and aliases are unique, every file has a source, and
 //! file names stay inside the model's folder. Does not touch the network; see [`crate::pull`].
 
-use base::{NanoUsd, Price, Tokens};
+use crate::config::RawPrice;
+use base::{Price, Tokens};
 use protocol::ModelTask;
 use serde::Deserialize;
 use std::fmt;
@@ -332,15 +333,6 @@ enum RawTask {
     TextEmbeddings,
 }
 
-/// Dollars per million tokens.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
-struct RawPrice {
-    input: f64,
-    cached_input: Option<f64>,
-    output: f64,
-}
-
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RawFile {
@@ -376,21 +368,6 @@ impl RawModel {
                 RawTask::TextEmbeddings => ModelTask::TextEmbeddings,
             },
             context: self.context.map(Tokens),
-        })
-    }
-}
-
-impl RawPrice {
-    fn resolve(&self) -> Result<Price, String> {
-        let money = |dollars: f64| {
-            NanoUsd::from_dollars(dollars)
-                .filter(|money| money.0 >= 0)
-                .ok_or_else(|| format!("{dollars} is not a price in dollars per million tokens"))
-        };
-        Ok(Price {
-            input: money(self.input)?,
-            cached_input: money(self.cached_input.unwrap_or(self.input))?,
-            output: money(self.output)?,
         })
     }
 }

@@ -1,0 +1,192 @@
+//! Settings: what they are, where they come from, and what they are when nobody says anything.
+//!
+//! A [`Layer`] is one source's wishes, each optional. Flags and environment (merged by clap, flags first) lie over the
+//! file `hearth.toml`, which lies over the defaults; [`Settings`] is the result, checked and without options where a
+//! default exists. Reading files happens in [`file`]; nothing here reads the environment by itself.
+
+pub mod file;
+mod values;
+
+pub(crate) use values::RawPrice;
+pub use values::{ApiKey, DEFAULT_PORT, Listen, ModelArg, Quantize, Size, Target};
+
+use base::{Bytes, Tokens};
+use serde::Deserialize;
+use std::num::{NonZeroU32, NonZeroUsize};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// One source's wishes. The file's keys are these names with `-` for `_`, as the flags' are.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, clap::Args)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Layer {
+    /// Model to serve: an id of the catalog (pulled when missing), hf:OWNER/REPO/FILE.gguf, a .gguf file or a Hugging
+    /// Face folder; NAME=… sets the id that callers use. May be given several times
+    #[arg(long = "model", value_name = "[NAME=]ID_OR_PATH", env = "HEARTH_MODEL")]
+    #[serde(rename = "models")]
+    pub models: Option<Vec<ModelArg>>,
+
+    /// Address and port to listen on; any but loopback needs --api-key [default: 127.0.0.1:8790]
+    #[arg(long, value_name = "ADDR", env = "HEARTH_LISTEN")]
+    pub listen: Option<Listen>,
+
+    /// Key that callers must send as `Authorization: Bearer KEY` (the environment keeps it out of the process list)
+    #[arg(long, value_name = "KEY", env = "HEARTH_API_KEY", hide_env_values = true)]
+    pub api_key: Option<ApiKey>,
+
+    /// Threads that compute [default: the cores this process may use]
+    #[arg(long, value_name = "N", env = "HEARTH_THREADS")]
+    pub threads: Option<NonZeroUsize>,
+
+    /// Longest sequence in tokens, where the model's own limit is higher [default: the model's own]
+    #[arg(long, value_name = "TOKENS", env = "HEARTH_CONTEXT")]
+    pub context: Option<NonZeroU32>,
+
+    /// Memory for the KV cache of all models together, for example 4GiB [default: a share of the free memory]
+    #[arg(long, value_name = "SIZE", env = "HEARTH_KV_MEMORY")]
+    pub kv_memory: Option<Size>,
+
+    /// Quantise F32, F16 and BF16 weights while loading
+    #[arg(long, value_name = "FORMAT", env = "HEARTH_QUANTIZE")]
+    pub quantize: Option<Quantize>,
+
+    /// Requests that may wait for each model; more are told to come back later [default: 1024]
+    #[arg(long, value_name = "N", env = "HEARTH_QUEUE")]
+    pub queue: Option<NonZeroUsize>,
+
+    /// Most tokens computed in one step of a model [default: 512]
+    #[arg(long, value_name = "TOKENS", env = "HEARTH_STEP_TOKENS")]
+    pub step_tokens: Option<NonZeroU32>,
+
+    /// Seconds that running requests may go on after a stop was asked for [default: 10]
+    #[arg(long, value_name = "SECONDS", env = "HEARTH_SHUTDOWN_LIMIT")]
+    pub shutdown_limit: Option<u64>,
+
+    /// Folder for models and state; a global flag, so not declared here.
+    #[arg(skip)]
+    pub data_dir: Option<PathBuf>,
+}
+
+/// The keys of `hearth.toml`, as its reader compares them; a test holds them to [`Layer`].
+const KEYS: [&str; 11] = [
+    "models",
+    "listen",
+    "api-key",
+    "threads",
+    "context",
+    "kv-memory",
+    "quantize",
+    "queue",
+    "step-tokens",
+    "shutdown-limit",
+    "data-dir",
+];
+
+impl Layer {
+    /// These wishes where there are any, else those of `lower`.
+    #[must_use]
+    pub fn over(self, lower: Self) -> Self {
+        Self {
+            models: self.models.or(lower.models),
+            listen: self.listen.or(lower.listen),
+            api_key: self.api_key.or(lower.api_key),
+            threads: self.threads.or(lower.threads),
+            context: self.context.or(lower.context),
+            kv_memory: self.kv_memory.or(lower.kv_memory),
+            quantize: self.quantize.or(lower.quantize),
+            queue: self.queue.or(lower.queue),
+            step_tokens: self.step_tokens.or(lower.step_tokens),
+            shutdown_limit: self.shutdown_limit.or(lower.shutdown_limit),
+            data_dir: self.data_dir.or(lower.data_dir),
+        }
+    }
+}
+
+/// All settings, checked.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Settings {
+    /// Models to serve; may be empty.
+    pub models: Vec<ModelArg>,
+    /// Where to listen.
+    pub listen: std::net::SocketAddr,
+    /// The key callers must send.
+    pub api_key: Option<ApiKey>,
+    /// Threads; `None` leaves it to the kernels.
+    pub threads: Option<usize>,
+    /// Upper limit of a sequence.
+    pub context: Option<Tokens>,
+    /// KV memory of all models; `None` leaves it to serving.
+    pub kv_memory: Option<Bytes>,
+    /// Quantisation of float weights, for models that name none themselves.
+    pub quantize: Option<Quantize>,
+    /// Requests that may wait per model.
+    pub queue: usize,
+    /// Tokens of one step.
+    pub step_tokens: Tokens,
+    /// How long a shutdown may take.
+    pub shutdown_limit: Duration,
+    /// Folder for models and state.
+    pub data_dir: PathBuf,
+}
+
+/// Settings that cannot be.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum SettingsError {
+    /// Open to the network and to everybody.
+    #[error(
+        "--listen {0} is open to the network, which needs a key: set --api-key or HEARTH_API_KEY (or listen on 127.0.0.1)"
+    )]
+    OpenWithoutKey(std::net::SocketAddr),
+    /// Neither a home folder nor a wish.
+    #[error("there is no home folder; say where models may lie with --data-dir or HEARTH_DATA_DIR")]
+    NoDataDir,
+    /// Two models under one name.
+    #[error("two models would answer to {0:?}; give one of them another name with --model NAME=…")]
+    SameName(String),
+}
+
+impl Settings {
+    /// Fills in the defaults and checks what only the whole can tell.
+    ///
+    /// # Errors
+    /// When the settings contradict each other or the rules.
+    pub fn resolve(wishes: Layer, default_data_dir: Option<&Path>) -> Result<Self, SettingsError> {
+        let listen = wishes.listen.unwrap_or_default().0;
+        if !listen.ip().is_loopback() && wishes.api_key.is_none() {
+            return Err(SettingsError::OpenWithoutKey(listen));
+        }
+        let models = wishes.models.unwrap_or_default();
+        let mut names = std::collections::HashSet::new();
+        for name in models.iter().flat_map(ModelArg::names) {
+            if !names.insert(name.clone()) {
+                return Err(SettingsError::SameName(name));
+            }
+        }
+        let data_dir = wishes.data_dir.or_else(|| default_data_dir.map(Path::to_owned));
+        Ok(Self {
+            models,
+            listen,
+            api_key: wishes.api_key,
+            threads: wishes.threads.map(NonZeroUsize::get),
+            context: wishes.context.map(|n| Tokens(n.get())),
+            kv_memory: wishes.kv_memory.map(|size| size.0),
+            quantize: wishes.quantize,
+            queue: wishes.queue.map_or(1024, NonZeroUsize::get),
+            step_tokens: Tokens(wishes.step_tokens.map_or(512, NonZeroU32::get)),
+            shutdown_limit: Duration::from_secs(wishes.shutdown_limit.unwrap_or(10)),
+            data_dir: data_dir.ok_or(SettingsError::NoDataDir)?,
+        })
+    }
+}
+
+/// `$XDG_DATA_HOME/hearth`, or `~/.local/share/hearth`.
+#[must_use]
+pub fn default_data_dir() -> Option<PathBuf> {
+    let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let base = absolute("XDG_DATA_HOME").or_else(|| Some(absolute("HOME")?.join(".local/share")))?;
+    Some(base.join("hearth"))
+}
+
+#[cfg(test)]
+#[path = "tests.rs"]
+mod tests;

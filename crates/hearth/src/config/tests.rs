@@ -1,0 +1,166 @@
+//! Tests of settings: layers, the file's faults, and the rules between settings.
+
+use super::*;
+use clap::Parser;
+
+fn parse(text: &str) -> Result<Layer, String> {
+    file::parse(text, Path::new("hearth.toml")).map_err(|error| error.to_string())
+}
+
+#[track_caller]
+fn fault(text: &str, expected: &[&str]) {
+    let error = parse(text).expect_err("must be refused");
+    for part in expected {
+        assert!(error.contains(part), "{part:?} is not in: {error}");
+    }
+}
+
+fn resolve(layer: Layer) -> Result<Settings, SettingsError> {
+    Settings::resolve(layer, Some(Path::new("/data")))
+}
+
+#[derive(Parser)]
+struct Flags {
+    #[command(flatten)]
+    layer: Layer,
+}
+
+fn flags(args: &[&str]) -> Layer {
+    Flags::try_parse_from(std::iter::once(&"hearth").chain(args)).map(|flags| flags.layer).expect("flags")
+}
+
+#[test]
+fn an_unknown_key_is_told_with_its_line_and_a_suggestion() {
+    fault("threads = 2\n\nkv_memory = \"1GiB\"\n", &["hearth.toml, line 3", "\"kv_memory\"", "did you mean \"kv-memory\"?"]);
+    fault("model = \"x\"", &["line 1", "did you mean \"models\"?"]);
+    fault("zzzz = 1", &["there are: models, listen"]);
+    fault("[server]\nlisten = \"x\"", &["line 1", "\"server\""]);
+}
+
+#[test]
+fn a_wrong_value_is_told_with_its_line() {
+    fault("threads = 2\nthreads = 3", &["line 2"]);
+    fault("listen = \"here\"", &["line 1", "is not an address"]);
+    fault("\nthreads = 0", &["line 2"]);
+    fault("kv-memory = \"much\"", &["is not a size"]);
+    fault("api-key = \"\"", &["the key is empty"]);
+    fault("quantize = \"int2\"", &["int2"]);
+    fault("threads = ", &["line 1"]);
+}
+
+#[test]
+fn every_key_of_the_file_is_a_setting_and_every_setting_has_a_key() {
+    let text = r#"
+        models = ["a", { model = "./b.gguf", name = "b", aliases = ["c"], quantize = "int8", price = { input = 1, output = 2.5 } }]
+        listen = "0.0.0.0:1"
+        api-key = "k"
+        threads = 1
+        context = 2
+        kv-memory = "3MiB"
+        quantize = "int4"
+        queue = 4
+        step-tokens = 5
+        shutdown-limit = 6
+        data-dir = "/d"
+    "#;
+    let settings = resolve(parse(text).expect("parses")).expect("resolves");
+    let expected = Settings {
+        models: vec![
+            "a".parse().expect("a model"),
+            ModelArg {
+                name: Some("b".into()),
+                aliases: vec!["c".into()],
+                target: Target::Path("./b.gguf".into()),
+                quantize: Some(Quantize::Int8),
+                price: settings.models[1].price,
+            },
+        ],
+        listen: "0.0.0.0:1".parse().expect("an address"),
+        api_key: Some("k".parse().expect("a key")),
+        threads: Some(1),
+        context: Some(Tokens(2)),
+        kv_memory: Some(Bytes(3 << 20)),
+        quantize: Some(Quantize::Int4),
+        queue: 4,
+        step_tokens: Tokens(5),
+        shutdown_limit: Duration::from_secs(6),
+        data_dir: "/d".into(),
+    };
+    assert_eq!(settings, expected);
+    assert_eq!(settings.models[1].price.map(|price| price.output.0), Some(2_500_000_000));
+    let written = text.lines().filter_map(|line| line.split_once(" = ")).map(|(key, _)| key.trim());
+    assert_eq!(written.collect::<Vec<_>>(), KEYS);
+}
+
+#[test]
+fn flags_lie_over_the_file_and_the_file_over_the_defaults() {
+    let file = parse("threads = 2\ncontext = 100\nmodels = [\"a\"]").expect("parses");
+    let settings = resolve(flags(&["--threads", "7"]).over(file)).expect("resolves");
+    assert_eq!(settings.threads, Some(7));
+    assert_eq!(settings.context, Some(Tokens(100)));
+    assert_eq!(settings.models.len(), 1);
+    assert_eq!(settings.queue, 1024);
+    assert_eq!(settings.listen, "127.0.0.1:8790".parse().expect("an address"));
+    assert_eq!(settings.data_dir, Path::new("/data"));
+}
+
+#[test]
+fn the_network_needs_a_key_and_loopback_does_not() {
+    for open in ["0.0.0.0", "192.168.1.5:80", "[::]:8790"] {
+        let error = resolve(flags(&["--listen", open])).expect_err("open");
+        assert!(error.to_string().contains("needs a key"), "{error}");
+        assert_eq!(error.to_string().lines().count(), 1);
+        assert!(resolve(flags(&["--listen", open, "--api-key", "k"])).is_ok());
+    }
+    for closed in ["127.0.0.1:1", "localhost:1", "[::1]:1", ":1", "1", "localhost"] {
+        assert!(resolve(flags(&["--listen", closed])).is_ok(), "{closed}");
+    }
+}
+
+#[test]
+fn a_model_is_an_id_a_source_or_a_path() {
+    let target = |text: &str| text.parse::<ModelArg>().map(|arg| (arg.name, arg.target));
+    let named = |name: &str| Some(name.to_owned());
+    assert_eq!(target("qwen3-4b"), Ok((None, Target::Id("qwen3-4b".into()))));
+    assert_eq!(target("x=qwen3-4b"), Ok((named("x"), Target::Id("qwen3-4b".into()))));
+    assert_eq!(target("./m"), Ok((None, Target::Path("./m".into()))));
+    assert_eq!(target("m.gguf"), Ok((None, Target::Path("m.gguf".into()))));
+    assert_eq!(target("x=/a=b/m"), Ok((named("x"), Target::Path("/a=b/m".into()))));
+    assert_eq!(target("/a=b/m"), Ok((None, Target::Path("/a=b/m".into()))));
+    assert_eq!(target("hf:a/b/c.gguf"), Ok((None, Target::Source("hf:a/b/c.gguf".into()))));
+    assert_eq!(target("x=hf:a/b/c.gguf"), Ok((named("x"), Target::Source("hf:a/b/c.gguf".into()))));
+    for bad in ["", "=x", "x=", "a b=x"] {
+        assert!(target(bad).is_err(), "{bad}");
+    }
+}
+
+#[test]
+fn two_models_cannot_answer_to_one_name() {
+    let same = flags(&["--model", "a=./x.gguf", "--model", "a=./y.gguf"]);
+    assert_eq!(resolve(same), Err(SettingsError::SameName("a".into())));
+}
+
+#[test]
+fn the_named_file_counts_then_the_working_folder_then_the_data_folder() {
+    let (work, data) = (tempfile::tempdir().expect("tempdir"), tempfile::tempdir().expect("tempdir"));
+    let find = |named: Option<&Path>| file::find(named, work.path(), Some(data.path()));
+    assert!(find(None).expect("no file is fine").is_none());
+    std::fs::write(data.path().join("hearth.toml"), "threads = 1").expect("write");
+    let threads = |found: Option<(PathBuf, Layer)>| found.and_then(|(_, layer)| layer.threads).map(NonZeroUsize::get);
+    assert_eq!(threads(find(None).expect("found")), Some(1));
+    std::fs::write(work.path().join("hearth.toml"), "threads = 2").expect("write");
+    assert_eq!(threads(find(None).expect("found")), Some(2));
+    let other = work.path().join("other.toml");
+    assert!(find(Some(&other)).is_err(), "a named file must be there");
+    std::fs::write(&other, "threads = 3\nmodels = [\"./m.gguf\"]").expect("write");
+    let (_, layer) = find(Some(&other)).expect("found").expect("named");
+    assert_eq!(layer.threads.map(NonZeroUsize::get), Some(3));
+    let models = layer.models.expect("models");
+    assert_eq!(models[0].target, Target::Path(work.path().join("./m.gguf")), "paths start at the file's folder");
+}
+
+#[test]
+fn a_key_is_never_shown() {
+    let settings = resolve(flags(&["--api-key", "very-secret"])).expect("resolves");
+    assert!(!format!("{settings:?}").contains("very-secret"));
+}
