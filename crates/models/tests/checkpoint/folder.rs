@@ -8,6 +8,9 @@ use models::{Checkpoint, CheckpointError};
 
 use crate::writer::{float_tensors, folder, safetensors, write};
 
+/// Name and content.
+type File<'a> = (&'a str, &'a [u8]);
+
 #[track_caller]
 fn assert_text(error: &CheckpointError, expected: &str) {
     let text = error.to_string();
@@ -16,7 +19,7 @@ fn assert_text(error: &CheckpointError, expected: &str) {
 
 /// Opening a folder with these files fails with this text.
 #[track_caller]
-fn refused(files: &[(&str, &[u8])], expected: &str) {
+fn refused(files: &[File], expected: &str) {
     let folder = folder(files);
     assert_text(&Checkpoint::open(folder.path()).expect_err(expected), expected);
 }
@@ -25,7 +28,7 @@ fn weights() -> Vec<u8> {
     float_tensors(&[("a", &[2, 3]), ("b", &[4])])
 }
 
-fn open(files: &[(&str, &[u8])]) -> (tempfile::TempDir, Checkpoint) {
+fn open(files: &[File]) -> (tempfile::TempDir, Checkpoint) {
     let folder = folder(files);
     let checkpoint = Checkpoint::open(folder.path()).unwrap();
     (folder, checkpoint)
@@ -104,7 +107,7 @@ fn the_chat_template_is_found_in_its_places_in_order() {
     let list: &[u8] =
         br#"{"chat_template":[{"name":"tool_use","template":"t"},{"name":"default","template":"d"}]}"#;
     let no_default: &[u8] = br#"{"chat_template":[{"name":"tool_use","template":"t"}]}"#;
-    let cases: [(&[(&str, &[u8])], Option<&str>); 7] = [
+    let cases: [(&[File], Option<&str>); 7] = [
         (&[], None),
         (&[("tokenizer_config.json", b"{}")], None),
         (&[("tokenizer_config.json", br#"{"chat_template":null}"#)], None),

@@ -1,7 +1,7 @@
 //! Checkpoint readers: what they read, what they refuse and how, and that no file can hurt the process.
 
-// Helpers of tests are not seen as tests by the lint.
-#![allow(clippy::unwrap_used)]
+// Helpers of tests are not seen as tests by the lints.
+#![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 mod changed;
 mod folder;
