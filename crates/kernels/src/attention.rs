@@ -30,7 +30,7 @@ const QUERIES: usize = 32;
 
 thread_local! {
     /// Working memory of an item; kept, so that steps do not allocate.
-    static SCRATCH: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
+    static SUMS: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
     /// Keys and values of a segment, as units.
     static SEGMENT: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
 }
@@ -84,6 +84,20 @@ struct Item<'a, U> {
     start: Option<usize>,
     /// Positions that exist.
     len: usize,
+    /// Room for the queries' weighted sums, `[rows * heads per KV head, stride]`, all zero.
+    sums: &'a mut [f32],
+}
+
+/// Runs `body` with this many zeros. Outside of the kernels: a closure in them would be compiled without
+/// their instruction set.
+fn with_sums(spec: &AttentionSpec, rows: usize, body: impl FnOnce(&mut [f32])) {
+    let queries = rows * (spec.heads / spec.kv_heads);
+    debug_assert!(queries <= QUERIES);
+    SUMS.with_borrow_mut(|sums| {
+        sums.clear();
+        sums.resize(queries * spec.head_dim.next_multiple_of(LANES), 0.0);
+        body(sums);
+    });
 }
 
 /// Online softmax of one query.
@@ -96,6 +110,7 @@ struct State<S: Simd> {
 
 impl<U: Units> Item<'_, U> {
     /// The positions `[from, to)` that a row of the item sees.
+    #[inline(always)]
     fn sees(&self, row: usize) -> (usize, usize) {
         match self.start {
             None => (0, self.len),
@@ -110,43 +125,39 @@ impl<U: Units> Item<'_, U> {
 impl<U: Units> Kernel for Item<'_, U> {
     type Output = ();
     #[inline(always)]
-    fn run<S: Simd>(self, s: S) {
-        SCRATCH.with_borrow_mut(|scratch| {
-            let dim = self.spec.head_dim;
-            let stride = dim.next_multiple_of(LANES);
-            let group = self.spec.heads / self.spec.kv_heads;
-            let queries = self.rows * group;
-            scratch.clear();
-            scratch.resize(queries * stride, 0.0);
-            let fresh = State { max: f32::NEG_INFINITY, total: s.splat(0.0) };
-            let mut states = [fresh; QUERIES];
-            debug_assert!(queries <= QUERIES);
-            let first = self.sees(0).0 / BLOCK;
-            let last = (self.sees(self.rows - 1).1 - 1) / BLOCK;
-            for block in first..=last {
-                let mut q = 0;
-                while q < queries {
-                    let states = &mut states[q..queries];
-                    let sums = &mut scratch[q * stride..];
-                    q += match queries - q {
-                        1 => self.block::<S, 1>(s, block, q, states, sums),
-                        2 => self.block::<S, 2>(s, block, q, states, sums),
-                        3 => self.block::<S, 3>(s, block, q, states, sums),
-                        _ => self.block::<S, SIDE>(s, block, q, states, sums),
-                    };
-                }
+    fn run<S: Simd>(mut self, s: S) {
+        let sums = std::mem::take(&mut self.sums);
+        let dim = self.spec.head_dim;
+        let stride = dim.next_multiple_of(LANES);
+        let group = self.spec.heads / self.spec.kv_heads;
+        let queries = self.rows * group;
+        let fresh = State { max: f32::NEG_INFINITY, total: s.splat(0.0) };
+        let mut states = [fresh; QUERIES];
+        let first = self.sees(0).0 / BLOCK;
+        let last = (self.sees(self.rows - 1).1 - 1) / BLOCK;
+        for block in first..=last {
+            let mut q = 0;
+            while q < queries {
+                let states = &mut states[q..queries];
+                let sums = &mut sums[q * stride..];
+                q += match queries - q {
+                    1 => self.block::<S, 1>(s, block, q, states, sums),
+                    2 => self.block::<S, 2>(s, block, q, states, sums),
+                    3 => self.block::<S, 3>(s, block, q, states, sums),
+                    _ => self.block::<S, SIDE>(s, block, q, states, sums),
+                };
             }
-            for q in 0..queries {
-                let row = self.row + q / group;
-                let at = row * self.spec.heads * dim + (self.kv_head * group + q % group) * dim;
-                // SAFETY: this row's part for these heads belongs to this item alone.
-                let out = unsafe { self.out.part(at, dim) };
-                let inverse = s.splat(1.0 / s.sum(states[q].total));
-                for (to, x) in out.chunks_mut(LANES).zip(scratch[q * stride..].chunks_exact(LANES)) {
-                    s.store_part(s.mul(s.load_part(x), inverse), to);
-                }
+        }
+        for q in 0..queries {
+            let row = self.row + q / group;
+            let at = row * self.spec.heads * dim + (self.kv_head * group + q % group) * dim;
+            // SAFETY: this row's part for these heads belongs to this item alone.
+            let out = unsafe { self.out.part(at, dim) };
+            let inverse = s.splat(1.0 / s.sum(states[q].total));
+            for (to, x) in out.chunks_mut(LANES).zip(sums[q * stride..].chunks_exact(LANES)) {
+                s.store_part(s.mul(s.load_part(x), inverse), to);
             }
-        });
+        }
     }
 }
 
@@ -208,12 +219,16 @@ impl<U: Units> Item<'_, U> {
         let dim = self.spec.head_dim;
         let group = self.spec.heads / self.spec.kv_heads;
         let size = U::Element::BYTES * LANES;
-        let keys: [&[u8]; P] = std::array::from_fn(|p| &self.units.unit(base + p).0[..dim * size]);
-        let queries: [&[f32]; Q] = std::array::from_fn(|q| {
-            let q = first + q;
-            let at = (self.row + q / group) * self.spec.heads + self.kv_head * group + q % group;
-            &self.queries[at * dim..][..dim]
-        });
+        let mut keys: [&[u8]; P] = [&[]; P];
+        for p in 0..P {
+            keys[p] = &self.units.unit(base + p).0[..dim * size];
+        }
+        let mut queries: [&[f32]; Q] = [&[]; Q];
+        for q in 0..Q {
+            let index = first + q;
+            let at = (self.row + index / group) * self.spec.heads + self.kv_head * group + index % group;
+            queries[q] = &self.queries[at * dim..][..dim];
+        }
         let mut sums = [[s.splat(0.0); P]; Q];
         for d in 0..dim {
             let mut k = [s.splat(0.0); P];
@@ -368,16 +383,20 @@ pub(crate) fn paged(
             }
             let skip = tile * most;
             let kv_head = item % spec.kv_heads;
-            level.run(Item {
-                units: Paged { kv, layer, head: kv_head, pages: batch.pages(sequence) },
-                queries,
-                out: &out,
-                spec,
-                kv_head,
-                row: sequence.rows.start + skip,
-                rows: most.min(sequence.rows.len() - skip),
-                start: Some(sequence.start as usize + skip),
-                len: sequence.end() as usize,
+            let rows = most.min(sequence.rows.len() - skip);
+            with_sums(spec, rows, |sums| {
+                level.run(Item {
+                    units: Paged { kv, layer, head: kv_head, pages: batch.pages(sequence) },
+                    queries,
+                    out: &out,
+                    spec,
+                    kv_head,
+                    row: sequence.rows.start + skip,
+                    rows,
+                    start: Some(sequence.start as usize + skip),
+                    len: sequence.end() as usize,
+                    sums,
+                });
             });
             return;
         }
@@ -422,16 +441,20 @@ pub(crate) fn full(
                 v[position % LANES * stride..][..dim].copy_from_slice(&values[at..at + dim]);
             }
             for skip in (0..len).step_by(most) {
-                level.run(Item {
-                    units: Segment { units, unit, keys: LANES * dim },
-                    queries,
-                    out: &out,
-                    spec,
-                    kv_head,
-                    row: first + skip,
-                    rows: most.min(len - skip),
-                    start: None,
-                    len,
+                let rows = most.min(len - skip);
+                with_sums(spec, rows, |sums| {
+                    level.run(Item {
+                        units: Segment { units, unit, keys: LANES * dim },
+                        queries,
+                        out: &out,
+                        spec,
+                        kv_head,
+                        row: first + skip,
+                        rows,
+                        start: None,
+                        len,
+                        sums,
+                    });
                 });
             }
         });

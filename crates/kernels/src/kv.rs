@@ -27,6 +27,7 @@ pub(crate) struct Layer {
 
 impl Layer {
     /// Elements between the values of two positions.
+    #[inline]
     pub(crate) fn stride(self) -> usize {
         self.head_dim.next_multiple_of(LANES)
     }
@@ -89,6 +90,7 @@ impl Kv {
         }
     }
 
+    #[inline]
     pub(crate) fn page(&self, page: PageId) -> &[u16] {
         self.pages.get(page.0 as usize).and_then(Option::as_ref).expect("the page has memory")
     }
@@ -98,6 +100,7 @@ impl Kv {
     }
 
     /// The keys `[head_dim][16]` and values `[16][stride]` of a head in a page, as bytes.
+    #[inline]
     pub(crate) fn head(&self, page: PageId, layer: Layer, head: usize) -> (&[u8], &[u8]) {
         let all = &self.page(page)[layer.head(head)..][..layer.head_elements()];
         as_bytes(all).split_at(2 * PAGE_TOKENS * layer.head_dim)
@@ -177,13 +180,11 @@ impl Kernel for Store<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let (dim, stride) = (self.layer.head_dim, self.layer.stride());
-        let (low, high) = (s.splat(-65504.0), s.splat(65504.0));
-        let clamp = |x: &[f32]| s.to_f16(s.min(s.max(s.load_part(x), low), high));
         for head in 0..self.layer.kv_heads {
             let (keys, values) =
                 self.page[self.layer.head(head)..][..self.layer.head_elements()].split_at_mut(dim * LANES);
             for (i, x) in self.keys[head * dim..][..dim].chunks(LANES).enumerate() {
-                let half = clamp(x);
+                let half = clamped(s, x);
                 for (d, bits) in half[..x.len()].iter().enumerate() {
                     keys[(i * LANES + d) * LANES + self.slot] = *bits;
                 }
@@ -191,8 +192,14 @@ impl Kernel for Store<'_> {
             let values = &mut values[self.slot * stride..][..stride];
             for (to, x) in values.chunks_exact_mut(LANES).zip(self.values[head * dim..][..dim].chunks(LANES))
             {
-                to.copy_from_slice(&clamp(x));
+                to.copy_from_slice(&clamped(s, x));
             }
         }
     }
+}
+
+/// Up to sixteen elements in half precision, clamped to its finite range.
+#[inline(always)]
+fn clamped<S: Simd>(s: S, x: &[f32]) -> [u16; 16] {
+    s.to_f16(s.min(s.max(s.load_part(x), s.splat(-65504.0)), s.splat(65504.0)))
 }

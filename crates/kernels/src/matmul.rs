@@ -158,10 +158,11 @@ impl Codes for Iq4 {
             }
             table
         };
-        Four::unpack(s, x).map(
-            #[inline(always)]
-            |v| s.lookup(&TABLE, v),
-        )
+        let mut v = Four::unpack(s, x);
+        for v in &mut v {
+            *v = s.lookup(&TABLE, *v);
+        }
+        v
     }
 }
 
@@ -367,10 +368,11 @@ struct HalvesMin;
 impl Scaling for HalvesMin {
     #[inline(always)]
     fn load<S: Simd>(s: S, layout: Layout, group: &[u8], b: usize) -> Scales<S> {
-        let small = |i| s.widen_u8(small(layout, group, b, i));
         // The sums come as -8 times themselves.
         let m = s.mul(half_vector(s, group, 1), s.splat(0.125));
-        Scales { d: half_vector(s, group, 0), m, s: [small(0), small(1)], t: [small(2), small(3)] }
+        let scales = [s.widen_u8(small(layout, group, b, 0)), s.widen_u8(small(layout, group, b, 1))];
+        let mins = [s.widen_u8(small(layout, group, b, 2)), s.widen_u8(small(layout, group, b, 3))];
+        Scales { d: half_vector(s, group, 0), m, s: scales, t: mins }
     }
     #[inline(always)]
     fn add<S: Simd, C: Codes>(

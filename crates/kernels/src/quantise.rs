@@ -103,8 +103,7 @@ fn quantise_block<S: Simd>(s: S, x: &[f32; 32]) -> ([i8; 32], Meta) {
     let zero = s.splat(0.0);
     let ([x0, x1], _) = x.as_chunks::<16>() else { unreachable!("32 elements are twice 16") };
     let (x0, x1) = (s.load(x0), s.load(x1));
-    let abs = |v| s.max(v, s.sub(zero, v));
-    let peak = s.max_lane(s.max(abs(x0), abs(x1)));
+    let peak = s.max_lane(s.max(s.max(x0, s.sub(zero, x0)), s.max(x1, s.sub(zero, x1))));
     // A peak so small that its inverse overflows is no signal; all zeros then.
     let (scale, inverse) = if peak < 1e-30 { (0.0, 0.0) } else { (peak / 127.0, 127.0 / peak) };
     let inverse = s.splat(inverse);

@@ -110,14 +110,22 @@ impl Simd for Avx2 {
     fn load_bf16(self, x: &[u8; 32]) -> F {
         proven!({
             let halves = [_mm_loadu_si128(x.as_ptr().cast()), _mm_loadu_si128(x[16..].as_ptr().cast())];
-            both(halves, |h| _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(h))))
+            both(
+                halves,
+                #[inline(always)]
+                |h| _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(h))),
+            )
         })
     }
     #[inline(always)]
     fn to_f16(self, v: F) -> [u16; 16] {
         let mut out = [0u16; 16];
         proven!({
-            let halves = both(v, |v| _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(v));
+            let halves = both(
+                v,
+                #[inline(always)]
+                |v| _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(v),
+            );
             _mm_storeu_si128(out.as_mut_ptr().cast(), halves[0]);
             _mm_storeu_si128(out[8..].as_mut_ptr().cast(), halves[1]);
         });
@@ -125,19 +133,39 @@ impl Simd for Avx2 {
     }
     #[inline(always)]
     fn add(self, a: F, b: F) -> F {
-        proven!(zip(a, b, |a, b| _mm256_add_ps(a, b)))
+        proven!(zip(
+            a,
+            b,
+            #[inline(always)]
+            |a, b| _mm256_add_ps(a, b)
+        ))
     }
     #[inline(always)]
     fn sub(self, a: F, b: F) -> F {
-        proven!(zip(a, b, |a, b| _mm256_sub_ps(a, b)))
+        proven!(zip(
+            a,
+            b,
+            #[inline(always)]
+            |a, b| _mm256_sub_ps(a, b)
+        ))
     }
     #[inline(always)]
     fn mul(self, a: F, b: F) -> F {
-        proven!(zip(a, b, |a, b| _mm256_mul_ps(a, b)))
+        proven!(zip(
+            a,
+            b,
+            #[inline(always)]
+            |a, b| _mm256_mul_ps(a, b)
+        ))
     }
     #[inline(always)]
     fn div(self, a: F, b: F) -> F {
-        proven!(zip(a, b, |a, b| _mm256_div_ps(a, b)))
+        proven!(zip(
+            a,
+            b,
+            #[inline(always)]
+            |a, b| _mm256_div_ps(a, b)
+        ))
     }
     #[inline(always)]
     fn fma(self, a: F, b: F, c: F) -> F {
@@ -145,29 +173,52 @@ impl Simd for Avx2 {
     }
     #[inline(always)]
     fn min(self, a: F, b: F) -> F {
-        proven!(zip(a, b, |a, b| _mm256_min_ps(a, b)))
+        proven!(zip(
+            a,
+            b,
+            #[inline(always)]
+            |a, b| _mm256_min_ps(a, b)
+        ))
     }
     #[inline(always)]
     fn max(self, a: F, b: F) -> F {
-        proven!(zip(a, b, |a, b| _mm256_max_ps(a, b)))
+        proven!(zip(
+            a,
+            b,
+            #[inline(always)]
+            |a, b| _mm256_max_ps(a, b)
+        ))
     }
     #[inline(always)]
     fn select_lt(self, a: F, b: F, x: F, y: F) -> F {
         proven!({
-            let less = zip(a, b, |a, b| _mm256_cmp_ps::<_CMP_LT_OQ>(a, b));
+            let less = zip(
+                a,
+                b,
+                #[inline(always)]
+                |a, b| _mm256_cmp_ps::<_CMP_LT_OQ>(a, b),
+            );
             [_mm256_blendv_ps(y[0], x[0], less[0]), _mm256_blendv_ps(y[1], x[1], less[1])]
         })
     }
     #[inline(always)]
     fn swap_pairs(self, v: F) -> F {
-        proven!(both(v, |v| _mm256_permute_ps::<0b10_11_00_01>(v)))
+        proven!(both(
+            v,
+            #[inline(always)]
+            |v| _mm256_permute_ps::<0b10_11_00_01>(v)
+        ))
     }
     #[inline(always)]
     fn pow2_of_magic(self, v: F) -> F {
-        proven!(both(v, |v| _mm256_castsi256_ps(_mm256_add_epi32(
-            _mm256_slli_epi32::<23>(_mm256_castps_si256(v)),
-            _mm256_set1_epi32(127 << 23)
-        ))))
+        proven!(both(
+            v,
+            #[inline(always)]
+            |v| _mm256_castsi256_ps(_mm256_add_epi32(
+                _mm256_slli_epi32::<23>(_mm256_castps_si256(v)),
+                _mm256_set1_epi32(127 << 23)
+            ))
+        ))
     }
     #[inline(always)]
     fn max_lane(self, v: F) -> f32 {
@@ -188,39 +239,69 @@ impl Simd for Avx2 {
     }
     #[inline(always)]
     fn add_i(self, a: I, b: I) -> I {
-        proven!(zip(a, b, |a, b| _mm256_add_epi32(a, b)))
+        proven!(zip(
+            a,
+            b,
+            #[inline(always)]
+            |a, b| _mm256_add_epi32(a, b)
+        ))
     }
     #[inline(always)]
     fn mul_i(self, a: I, b: I) -> I {
-        proven!(zip(a, b, |a, b| _mm256_mullo_epi32(a, b)))
+        proven!(zip(
+            a,
+            b,
+            #[inline(always)]
+            |a, b| _mm256_mullo_epi32(a, b)
+        ))
     }
     #[inline(always)]
     fn shl_i<const BY: u32>(self, a: I) -> I {
-        proven!(both(a, |a| _mm256_sll_epi32(a, _mm_cvtsi32_si128(BY as i32))))
+        proven!(both(
+            a,
+            #[inline(always)]
+            |a| _mm256_sll_epi32(a, _mm_cvtsi32_si128(BY as i32))
+        ))
     }
     #[inline(always)]
     fn to_f(self, a: I) -> F {
-        proven!(both(a, |a| _mm256_cvtepi32_ps(a)))
+        proven!(both(
+            a,
+            #[inline(always)]
+            |a| _mm256_cvtepi32_ps(a)
+        ))
     }
     #[inline(always)]
     fn widen_u8(self, x: &[u8; 16]) -> I {
         proven!({
             let x = _mm_loadu_si128(x.as_ptr().cast());
-            both([x, _mm_srli_si128::<8>(x)], |x| _mm256_cvtepu8_epi32(x))
+            both(
+                [x, _mm_srli_si128::<8>(x)],
+                #[inline(always)]
+                |x| _mm256_cvtepu8_epi32(x),
+            )
         })
     }
     #[inline(always)]
     fn widen_i8(self, x: &[u8; 16]) -> I {
         proven!({
             let x = _mm_loadu_si128(x.as_ptr().cast());
-            both([x, _mm_srli_si128::<8>(x)], |x| _mm256_cvtepi8_epi32(x))
+            both(
+                [x, _mm_srli_si128::<8>(x)],
+                #[inline(always)]
+                |x| _mm256_cvtepi8_epi32(x),
+            )
         })
     }
     #[inline(always)]
     fn to_i8(self, v: F) -> [i8; 16] {
         let mut out = [0i8; 16];
         proven!({
-            let wide = both(v, |v| _mm256_cvtps_epi32(v));
+            let wide = both(
+                v,
+                #[inline(always)]
+                |v| _mm256_cvtps_epi32(v),
+            );
             // Packing works inside 128-bit halves, so the quarters come out as 0, 2, 1, 3.
             let words = _mm256_permute4x64_epi64::<0b11_01_10_00>(_mm256_packs_epi32(wide[0], wide[1]));
             let bytes = _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256::<1>(words));
@@ -235,25 +316,42 @@ impl Simd for Avx2 {
     }
     #[inline(always)]
     fn low4(self, x: I) -> I {
-        proven!(both(x, |x| _mm256_and_si256(x, _mm256_set1_epi8(15))))
+        proven!(both(
+            x,
+            #[inline(always)]
+            |x| _mm256_and_si256(x, _mm256_set1_epi8(15))
+        ))
     }
     #[inline(always)]
     fn high4(self, x: I) -> I {
-        proven!(both(x, |x| _mm256_and_si256(_mm256_srli_epi16::<4>(x), _mm256_set1_epi8(15))))
+        proven!(both(
+            x,
+            #[inline(always)]
+            |x| _mm256_and_si256(_mm256_srli_epi16::<4>(x), _mm256_set1_epi8(15))
+        ))
     }
     #[inline(always)]
     fn or_bits<const LEFT: i32, const RIGHT: i32, const MASK: u8>(self, base: I, bits: I) -> I {
-        proven!(zip(base, bits, |base, bits| {
-            let left = _mm256_sll_epi16(bits, _mm_cvtsi32_si128(LEFT));
-            let moved = _mm256_srl_epi16(left, _mm_cvtsi32_si128(RIGHT));
-            _mm256_or_si256(base, _mm256_and_si256(moved, _mm256_set1_epi8(MASK as i8)))
-        }))
+        proven!(zip(
+            base,
+            bits,
+            #[inline(always)]
+            |base, bits| {
+                let left = _mm256_sll_epi16(bits, _mm_cvtsi32_si128(LEFT));
+                let moved = _mm256_srl_epi16(left, _mm_cvtsi32_si128(RIGHT));
+                _mm256_or_si256(base, _mm256_and_si256(moved, _mm256_set1_epi8(MASK as i8)))
+            }
+        ))
     }
     #[inline(always)]
     fn lookup(self, table: &[u8; 16], x: I) -> I {
         proven!({
             let table = _mm256_broadcastsi128_si256(_mm_loadu_si128(table.as_ptr().cast()));
-            both(x, |x| _mm256_shuffle_epi8(table, x))
+            both(
+                x,
+                #[inline(always)]
+                |x| _mm256_shuffle_epi8(table, x),
+            )
         })
     }
     #[inline(always)]
