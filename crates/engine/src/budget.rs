@@ -130,7 +130,10 @@ impl KvBudget {
             claim: None,
             waker: None,
         });
+        // Each share is smaller now, so what some waited for may never come.
+        let others = state.wakers(|_, member| member.want > 0);
         drop(state);
+        wake(others);
         Account { budget: Arc::clone(self), id, wants: false, refused: false, idle: true }
     }
 
@@ -212,6 +215,11 @@ impl State {
         Owed { cached: cached.min(me.used), held }
     }
 
+    /// Wakers of the other members that want memory.
+    fn waiting(&self, me: usize) -> Vec<Waker> {
+        self.wakers(|i, member| i != me && member.want > 0)
+    }
+
     /// Wakers of the members for which `which` holds.
     fn wakers(&self, which: impl Fn(usize, &Member) -> bool) -> Vec<Waker> {
         let chosen = self.members.iter().enumerate().filter(|(i, member)| which(*i, member));
@@ -255,8 +263,7 @@ impl Account {
             state.used += unit;
             state.members[me].used += unit;
             if std::mem::take(&mut self.wants) {
-                state.members[me].want = 0;
-                self.budget.note(&state);
+                self.drop_want(state);
             }
             return true;
         }
@@ -290,7 +297,7 @@ impl Account {
         let bytes = bytes(&state.members[me]);
         state.members[me].used -= bytes;
         state.used -= bytes;
-        let waiting = state.wakers(|i, member| i != me && member.want > 0);
+        let waiting = state.waiting(me);
         drop(state);
         wake(waiting);
     }
@@ -351,6 +358,10 @@ impl Account {
             let mut state = self.budget.lock();
             let me = state.index(self.id);
             state.members[me].idle = idle;
+            // Those who counted on the cache of an idle engine must think again.
+            let waiting = if idle { Vec::new() } else { state.waiting(me) };
+            drop(state);
+            wake(waiting);
         }
     }
 
@@ -389,14 +400,18 @@ impl Account {
     /// Called after each step: drops a wish that the step did not repeat.
     pub fn settle(&mut self) {
         if !std::mem::take(&mut self.refused) && std::mem::take(&mut self.wants) {
-            let mut state = self.budget.lock();
-            let me = state.index(self.id);
-            state.members[me].want = 0;
-            self.budget.note(&state);
-            let others = state.wakers(|i, member| i != me && member.want > 0);
-            drop(state);
-            wake(others);
+            self.drop_want(self.budget.lock());
         }
+    }
+
+    /// Withdraws the wish, so that what was kept for it may go to others.
+    fn drop_want(&self, mut state: MutexGuard<'_, State>) {
+        let me = state.index(self.id);
+        state.members[me].want = 0;
+        self.budget.note(&state);
+        let waiting = state.waiting(me);
+        drop(state);
+        wake(waiting);
     }
 }
 

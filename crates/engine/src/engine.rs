@@ -62,7 +62,7 @@ pub enum Error {
 pub enum Activity {
     /// Nothing: no request is in flight. Step again after a `submit` or when woken.
     Idle,
-    /// It ran rows; step again.
+    /// It ran rows, or made room for others; step again.
     Worked,
     /// Requests are in flight, but the memory they need is with other engines. Step again when woken.
     WaitingForMemory,
@@ -192,6 +192,25 @@ impl Engine {
         }
     }
 
+    /// Ends one answer now, as at a stop token: for a stop text that was found in it. An unknown id, and an
+    /// answer that has ended or has no token yet, are left as they are.
+    pub fn finish_choice(&mut self, id: RequestId, choice: u32, events: &mut Vec<Event>) {
+        let Some(&slot) = self.slots.get(&id) else { return };
+        let request = self.requests[slot].as_ref().expect("a listed request is in flight");
+        // Until then the first answer's sequence is what the others are made from.
+        if !request.spawned || request.finished.get(choice as usize) != Some(&false) {
+            return;
+        }
+        let this = |sequence: &Sequence| sequence.slot == slot && sequence.choice() == choice;
+        if let Some(i) = self.running.iter().position(this) {
+            let mut sequence = self.running.remove(i);
+            self.leave(&mut sequence);
+        } else {
+            self.waiting.retain(|sequence| !this(sequence));
+        }
+        self.end_choice(slot, choice, FinishReason::Stop, events);
+    }
+
     /// Runs one step and appends what happened to `events`.
     pub fn step(&mut self, events: &mut Vec<Event>) -> Activity {
         self.memory.pool.account.set_idle(self.running.is_empty() && self.waiting.is_empty());
@@ -219,7 +238,14 @@ impl Engine {
         let idle = self.running.is_empty() && self.waiting.is_empty();
         self.memory.pool.account.set_idle(idle);
         self.relieve();
-        if idle { Activity::Idle } else { Activity::WaitingForMemory }
+        if idle {
+            Activity::Idle
+        } else if self.running.is_empty() && !self.memory.pool.account.yields() {
+            // What ran had to go, so nothing here waits for anything: the next step admits again.
+            Activity::Worked
+        } else {
+            Activity::WaitingForMemory
+        }
     }
 
     /// Ends everything in flight as failed and forgets all pages, whatever state a panic left behind.
@@ -263,7 +289,9 @@ impl Engine {
         self.memory.check(sequences().map(|sequence| &sequence.table));
         for sequence in sequences() {
             assert!(self.requests[sequence.slot].is_some(), "a sequence has a request");
-            assert!(sequence.computed <= sequence.table.pages.len() * PAGE_TOKENS, "pages hold its rows");
+            let copied = if sequence.table.is_to_copy() { PAGE_TOKENS } else { 0 };
+            let room = sequence.table.pages.len() * PAGE_TOKENS + copied;
+            assert!(sequence.computed <= room, "pages hold what is computed");
             assert_eq!(sequence.planned, 0, "nothing is planned between steps");
         }
         assert!(self.waiting.iter().all(|s| s.table.pages.is_empty()), "a waiting sequence has no pages");

@@ -34,6 +34,13 @@ pub(crate) struct PageTable {
     copy: Option<NodeId>,
 }
 
+impl PageTable {
+    /// Whether its first private page must be filled by a copy, and may not even be there yet.
+    pub fn is_to_copy(&self) -> bool {
+        self.copy.is_some()
+    }
+}
+
 /// Pool and prefix cache.
 pub(crate) struct Memory {
     pub pool: PagePool,

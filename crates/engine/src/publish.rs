@@ -190,7 +190,13 @@ impl Engine {
     }
 
     /// Ends one answer, and its request with the last one.
-    fn end_choice(&mut self, slot: usize, choice: u32, reason: FinishReason, events: &mut Vec<Event>) {
+    pub(crate) fn end_choice(
+        &mut self,
+        slot: usize,
+        choice: u32,
+        reason: FinishReason,
+        events: &mut Vec<Event>,
+    ) {
         let request = self.requests[slot].as_mut().expect("a sequence has a request");
         request.finished[choice as usize] = true;
         events.push(Event { request: request.id, kind: EventKind::Finished { choice, reason } });

@@ -25,12 +25,13 @@ const REPORT_ROWS: usize = 32;
 /// Waiting sequences that are looked at for admission in one step.
 const LOOK_AHEAD: usize = 16;
 
-/// How many rows of a sequence have pages.
+/// How many of the rows asked for have pages.
 enum Grown {
-    /// As many as asked for.
+    /// All.
     Full,
-    /// Fewer, or none; the sequence keeps what it has.
-    Short(Option<Shortage>),
+    /// Fewer, or none; the sequence keeps what it has. The oldest one is short only where memory must come
+    /// from other engines, which will wake this one, or from a device that refuses it.
+    Short(Shortage),
     /// The sequence itself was preempted.
     Gone,
 }
@@ -142,11 +143,11 @@ impl Engine {
         match self.grow(i, rows) {
             Grown::Full => {}
             Grown::Gone => return 0,
-            Grown::Short(shortage) if i == 0 && self.running.len() == 1 => {
-                if self.room(0) == 0 {
-                    self.unblock(shortage, events);
-                    return 0;
-                }
+            Grown::Short(Shortage::Device) if i == 0 && self.room(0) == 0 => {
+                // No other engine can help: the machine has less memory than the budget says.
+                let slot = self.running[0].slot;
+                self.end_request(slot, FinishReason::Failed, events);
+                return 0;
             }
             Grown::Short(_) => {}
         }
@@ -158,7 +159,8 @@ impl Engine {
     /// Rows for which sequence `i` has pages.
     fn room(&self, i: usize) -> usize {
         let sequence = &self.running[i];
-        sequence.table.pages.len() * PAGE_TOKENS - sequence.computed
+        // What is still to be copied counts as computed before it has a page.
+        (sequence.table.pages.len() * PAGE_TOKENS).saturating_sub(sequence.computed)
     }
 
     /// Appends pages to sequence `i` until it can run `rows` rows, preempting younger sequences if need be.
@@ -174,7 +176,7 @@ impl Engine {
                 continue;
             };
             if shortage == Shortage::Budget && self.memory.pool.account.is_owed() {
-                return Grown::Short(None);
+                return Grown::Short(shortage);
             }
             if i + 1 < self.running.len() {
                 self.preempt();
@@ -185,25 +187,12 @@ impl Engine {
             } else if i == 0 && self.memory.pool.account.yields() {
                 self.preempt();
                 return Grown::Gone;
-            } else {
-                return Grown::Short(Some(shortage));
-            }
-        }
-    }
-
-    /// The only running sequence cannot go on, and nobody owes this engine memory.
-    fn unblock(&mut self, shortage: Option<Shortage>, events: &mut Vec<Event>) {
-        match shortage {
-            // Those who owe will wake this engine.
-            None => {}
-            Some(Shortage::Budget) => {
+            } else if i == 0 && shortage == Shortage::Budget && self.claim.is_none() {
+                // Only other engines can help. With the claim it may get what was kept for them.
                 self.claim = Some(self.running[0].arrival);
                 self.memory.pool.account.claim();
-            }
-            // No other engine can help: the machine has less memory than the budget says.
-            Some(Shortage::Device) => {
-                let slot = self.running[0].slot;
-                self.end_request(slot, FinishReason::Failed, events);
+            } else {
+                return Grown::Short(shortage);
             }
         }
     }

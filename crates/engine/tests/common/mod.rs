@@ -148,8 +148,8 @@ impl LanguageModel for FakeModel {
 /// more.
 #[derive(Default)]
 pub struct Alternate {
-    accepted: Vec<u32>,
-    due: Vec<u32>,
+    pub accepted: Vec<u32>,
+    pub due: Vec<u32>,
     /// Ends after this many tokens.
     pub end: usize,
     /// Force these before anything else.
@@ -309,9 +309,7 @@ pub fn drain(engine: &mut Engine, listener: &mut Listener) {
         match activity {
             Activity::Worked => {}
             Activity::Idle => return,
-            Activity::WaitingForMemory => {
-                // A single engine that waits has just changed its state so that the next step runs.
-            }
+            Activity::WaitingForMemory => panic!("a single engine has nobody to wait for"),
         }
     }
     panic!("the engine does not come to an end: {:?}", engine.stats());

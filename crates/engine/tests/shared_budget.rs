@@ -1,0 +1,218 @@
+//! Several engines over one budget: each gets its share, all come to an end, and all bytes come back.
+
+mod common;
+
+use base::{Bytes, RequestId, Tokens};
+use common::*;
+use engine::{Activity, Config, Engine, KvBudget};
+use proptest::prelude::*;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+fn engines(n: usize, pages: u64) -> (Arc<KvBudget>, Vec<Engine>) {
+    let budget = Arc::new(KvBudget::new(Bytes(pages * PAGE_BYTES)));
+    let config = Config { step_tokens: Tokens(48), ..Config::default() };
+    let engine = || {
+        let model = Box::new(FakeModel::new(4096));
+        Engine::new(model, Arc::clone(&budget), config.clone()).unwrap()
+    };
+    let engines = (0..n).map(|_| engine()).collect();
+    (budget, engines)
+}
+
+/// Steps only engines that have work or were woken, until none has.
+struct Threads {
+    engines: Vec<Engine>,
+    awake: Vec<Arc<AtomicBool>>,
+    listeners: Vec<Listener>,
+}
+
+impl Threads {
+    fn new(mut engines: Vec<Engine>) -> Self {
+        let awake: Vec<_> = engines.iter().map(|_| Arc::new(AtomicBool::new(false))).collect();
+        for (engine, awake) in engines.iter_mut().zip(&awake) {
+            let awake = Arc::clone(awake);
+            engine.set_waker(Arc::new(move || awake.store(true, Ordering::Relaxed)));
+        }
+        let listeners = engines.iter().map(|_| Listener::default()).collect();
+        Self { engines, awake, listeners }
+    }
+
+    fn submit(&mut self, i: usize, request: engine::Request) {
+        self.engines[i].submit(request).unwrap();
+        self.awake[i].store(true, Ordering::Relaxed);
+    }
+
+    /// One step of an engine, if its thread would run now.
+    fn step(&mut self, i: usize) {
+        if self.awake[i].swap(false, Ordering::Relaxed) {
+            let mut events = Vec::new();
+            if self.engines[i].step(&mut events) == Activity::Worked {
+                self.awake[i].store(true, Ordering::Relaxed);
+            }
+            self.engines[i].check();
+            self.listeners[i].hear(&mut events);
+        }
+    }
+
+    /// Runs all until all sleep; then nothing may be in flight any more.
+    fn drain(&mut self) {
+        for _ in 0..20_000 {
+            if !self.awake.iter().any(|awake| awake.load(Ordering::Relaxed)) {
+                let stats: Vec<_> = self.engines.iter().map(Engine::stats).collect();
+                let left = stats.iter().any(|stats| stats.running + stats.waiting > 0);
+                assert!(!left, "asleep with work left: {stats:#?}");
+                return;
+            }
+            (0..self.engines.len()).for_each(|i| self.step(i));
+        }
+        panic!("no end: {:?}", self.engines.iter().map(Engine::stats).collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn an_idle_engine_gives_its_cache_to_a_busy_one() {
+    let (budget, engines) = engines(2, 20);
+    let mut threads = Threads::new(engines);
+    for id in 0..8 {
+        threads.submit(0, request(id, text(id, 40), 5));
+    }
+    threads.drain();
+    assert_eq!(threads.engines[0].stats().pages.cached, 20, "it may use all while the other needs nothing");
+    threads.submit(1, request(0, text(9, 150), 100));
+    threads.drain();
+    assert_eq!(threads.listeners[1].outcomes[&RequestId(0)].ids().len(), 100);
+    assert!(threads.engines[1].stats().pages.cached > 10);
+    budget.check();
+    drop(threads);
+    assert_eq!(budget.used(), Bytes(0));
+}
+
+#[test]
+fn a_busy_engine_above_its_share_makes_room_for_one_below() {
+    let (_, engines) = engines(2, 20);
+    let mut threads = Threads::new(engines);
+    for id in 0..6 {
+        threads.submit(0, request(id, text(id, 40), 60));
+    }
+    for _ in 0..20 {
+        threads.step(0);
+    }
+    assert!(threads.engines[0].stats().pages.held > 12);
+    threads.submit(1, request(0, text(9, 100), 40));
+    for _ in 0..60 {
+        (0..2).for_each(|i| threads.step(i));
+    }
+    assert_eq!(
+        threads.listeners[1].outcomes[&RequestId(0)].ids().len(),
+        40,
+        "it does not wait for the other's end"
+    );
+    assert!(threads.engines[0].stats().counters.preemptions > 0);
+    threads.drain();
+    for id in 0..6 {
+        let expected = alone(request(id, text(id, 40), 60), Tokens(320));
+        assert_eq!(threads.listeners[0].outcomes[&RequestId(id)].clone().without_cache(), expected);
+    }
+}
+
+#[test]
+fn two_sequences_that_each_need_nearly_all_of_it_run_one_after_the_other() {
+    let (_, engines) = engines(3, 20);
+    let mut threads = Threads::new(engines);
+    for i in 0..3 {
+        for id in 0..2 {
+            threads.submit(i, request(id, text(id + 10 * i as u64, 150), 150));
+        }
+    }
+    threads.drain();
+    for i in 0..3 {
+        for id in 0..2 {
+            assert_eq!(threads.listeners[i].outcomes[&RequestId(id)].ids().len(), 150);
+        }
+    }
+}
+
+#[test]
+fn engines_on_their_own_threads_come_to_an_end() {
+    let (budget, engines) = engines(3, 24);
+    let handles: Vec<_> = engines
+        .into_iter()
+        .zip(0u64..)
+        .map(|(mut engine, i)| {
+            std::thread::spawn(move || {
+                let thread = std::thread::current();
+                engine.set_waker(Arc::new(move || thread.unpark()));
+                let mut listener = Listener::default();
+                let mut events = Vec::new();
+                for id in 0..30 {
+                    let len = 20 + (id * 37 + i * 11) as usize % 200;
+                    engine.submit(request(id, text(id % 5 + 10 * i, len), 60)).unwrap();
+                }
+                loop {
+                    match engine.step(&mut events) {
+                        Activity::Worked => {}
+                        Activity::WaitingForMemory => std::thread::park(),
+                        Activity::Idle => break,
+                    }
+                    listener.hear(&mut events);
+                }
+                listener.hear(&mut events);
+                engine.check();
+                assert!(listener.outcomes.values().all(|outcome| outcome.ids().len() == 60));
+                assert_eq!(listener.outcomes.len(), 30);
+            })
+        })
+        .collect();
+    handles.into_iter().for_each(|handle| handle.join().unwrap());
+    assert_eq!(budget.used(), Bytes(0));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 150, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn no_interleaving_of_engines_gets_stuck(
+        n in 2usize..4,
+        pages in 8u64..30,
+        ops in prop::collection::vec((0u8..4, 0usize..3, 1usize..120, 0u32..60), 1..80),
+    ) {
+        let (budget, engines) = engines(n, pages);
+        let context = engines[0].context();
+        let mut threads = Threads::new(engines);
+        let mut submitted = vec![Vec::new(); n];
+        for (op, i, len, max_tokens) in ops {
+            let i = i % n;
+            match op {
+                0 => {
+                    let id = submitted[i].len() as u64;
+                    let plan = (len as u64 % 3, len.min(context.get() - 1), max_tokens);
+                    threads.submit(i, request(id, text(plan.0, plan.1), plan.2));
+                    submitted[i].push((plan, false));
+                }
+                1 if !submitted[i].is_empty() => {
+                    let which = len % submitted[i].len();
+                    threads.engines[i].cancel(RequestId(which as u64));
+                    threads.awake[i].store(true, Ordering::Relaxed);
+                    submitted[i][which].1 = true;
+                }
+                _ => threads.step(i),
+            }
+            budget.check();
+        }
+        threads.drain();
+        for (i, plans) in submitted.iter().enumerate() {
+            for (id, ((stream, len, max_tokens), cancelled)) in plans.iter().enumerate() {
+                let outcome = threads.listeners[i].outcomes.remove(&RequestId(id as u64)).unwrap_or_default();
+                if outcome.usage.is_none() {
+                    prop_assert!(*cancelled);
+                    continue;
+                }
+                let expected = alone(request(0, text(*stream, *len), *max_tokens), context);
+                prop_assert_eq!(outcome.without_cache(), expected);
+            }
+        }
+        drop(threads);
+        prop_assert_eq!(budget.used(), Bytes(0));
+    }
+}
