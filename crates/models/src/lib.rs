@@ -16,6 +16,7 @@ mod spec;
 mod weights;
 
 pub use arch::{Architecture, Task, architectures};
+pub use device::LoadFormat;
 pub use checkpoint::{Checkpoint, CheckpointError, Tensor};
 pub use encoder::{EmbeddingModel, EmbeddingSpec};
 pub use forward::{LanguageModel, ModelSpec};

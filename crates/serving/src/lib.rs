@@ -1,1 +1,28 @@
-//! Chat request to tokens to answer: templates, stop strings; drives an engine for a request.
+//! Chat request to tokens to answer: templates, stop strings, remembered turns; drives an engine for a request
+//! and gives back deltas.
+//!
+//! ```text
+//! GenerateRequest -> prompt (template, turn memory, tokenizer) -> inbox -> driver (the engine's thread)
+//!                                          deltas <- answer (detokenizer, stop texts) <- events
+//! ```
+//!
+//! [`Local`] is the way in. One thread per model owns what is mutable; requests run in their callers' tasks. Must be
+//! used inside a tokio runtime.
+
+mod answer;
+mod driver;
+mod embed;
+mod inbox;
+mod local;
+mod machine;
+pub mod memory;
+pub mod metrics;
+mod prompt;
+mod source;
+pub mod stop;
+pub mod template;
+mod text;
+
+pub use local::{LoadError, Local, LocalConfig, ModelSource, ModelStats, TextParts};
+pub use models::LoadFormat;
+pub use source::open_tokenizer;

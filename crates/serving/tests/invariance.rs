@@ -59,7 +59,8 @@ impl LanguageModel for Recording {
             let pages = batch.pages(sequence);
             for row in sequence.rows.clone() {
                 let position = batch.positions[row] as usize;
-                let slots = self.slots.entry(pages[position / PAGE_TOKENS]).or_insert([u32::MAX; PAGE_TOKENS]);
+                let slots =
+                    self.slots.entry(pages[position / PAGE_TOKENS]).or_insert([u32::MAX; PAGE_TOKENS]);
                 slots[position % PAGE_TOKENS] = batch.ids[row];
             }
             for row in sequence.rows.clone().filter(|row| batch.logit_rows.contains(&(*row as u32))) {
@@ -86,7 +87,9 @@ fn load(path: &Path, threads: usize, ledger: &Arc<Mutex<Ledger>>) -> Box<dyn Lan
     let checkpoint = Checkpoint::open(path).expect("the model opens");
     let cpu = Cpu::new(CpuConfig { threads: Some(threads), ..CpuConfig::default() }).expect("a CPU");
     match models::load(&checkpoint, cpu, LoadFormat::AsStored, &mut |_, _| ()).expect("the model loads") {
-        Loaded::Language(inner) => Box::new(Recording { inner, slots: HashMap::new(), ledger: ledger.clone() }),
+        Loaded::Language(inner) => {
+            Box::new(Recording { inner, slots: HashMap::new(), ledger: ledger.clone() })
+        }
         Loaded::Embedding(_) => panic!("a language model"),
     }
 }
@@ -115,7 +118,13 @@ fn request(number: u64, vocab: u32, longest: u32) -> Request {
 }
 
 /// One schedule: requests arrive at random steps, some are cancelled. Gives each request's tokens by choice.
-fn run(engine: &mut Engine, seed: u64, vocab: u32, longest: u32, requests: u64) -> HashMap<(u64, u32), Vec<u32>> {
+fn run(
+    engine: &mut Engine,
+    seed: u64,
+    vocab: u32,
+    longest: u32,
+    requests: u64,
+) -> HashMap<(u64, u32), Vec<u32>> {
     let mut answers: HashMap<(u64, u32), Vec<u32>> = HashMap::new();
     let (mut next, mut step, mut events) = (0u64, 0u32, Vec::<Event>::new());
     loop {
@@ -146,7 +155,7 @@ fn check(path: &Path, longest: u32, schedules: &[(usize, u32, u64)]) {
     for (seed, (threads, step_tokens, pages)) in schedules.iter().enumerate() {
         let model = load(path, *threads, &ledger);
         let (vocab, page) = (model.spec().vocab, model.spec().kv.page_bytes());
-        let budget = KvBudget::new(Bytes(page.0 * pages));
+        let budget = Arc::new(KvBudget::new(Bytes(page.0 * pages)));
         let config = Config { step_tokens: Tokens(*step_tokens), ..Config::default() };
         let mut engine = Engine::new(model, budget, config).expect("the budget holds a sequence");
         // Twice over: the second time finds a warm cache.
@@ -168,7 +177,8 @@ const SCHEDULES: [(usize, u32, u64); 6] =
 fn tiny_models_give_the_same_bits_under_every_schedule() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/models");
     let mut seen = 0;
-    let mut folders: Vec<PathBuf> = std::fs::read_dir(folder).expect("fixtures").filter_map(|e| Some(e.ok()?.path())).collect();
+    let mut folders: Vec<PathBuf> =
+        std::fs::read_dir(folder).expect("fixtures").filter_map(|e| Some(e.ok()?.path())).collect();
     folders.sort();
     for path in folders.into_iter().filter(|p| p.join("config.json").exists()) {
         let config = std::fs::read_to_string(path.join("config.json")).expect("a config");
@@ -188,5 +198,9 @@ fn smollm2_gives_the_same_bits_under_every_schedule() {
         println!("skipped: invariance of SmolLM2 (HEARTH_TEST_MODELS is not set)");
         return;
     };
-    check(&folder.join("SmolLM2-135M-Instruct.Q4_1.gguf"), 120, &[(2, 512, 400), (1, 7, 400), (3, 64, 24), (2, 1, 60)]);
+    check(
+        &folder.join("SmolLM2-135M-Instruct.Q4_1.gguf"),
+        120,
+        &[(2, 512, 400), (1, 7, 400), (3, 64, 24), (2, 1, 60)],
+    );
 }

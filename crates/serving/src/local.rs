@@ -1,0 +1,480 @@
+//! All models of this process behind one [`Backend`]: loading, finding by id, health, shutting down.
+//!
+//! Models share one device (one pool of threads) and one budget of KV memory. Each has a thread that owns it.
+
+use crate::driver::{Driver, Rebuild};
+use crate::embed::{Embedder, Reload};
+use crate::inbox::{Inbox, unavailable};
+use crate::memory::TurnMemory;
+use crate::metrics::{Metrics, RequestStats};
+use crate::template::{ChatTemplate, ControlTexts};
+use crate::text::TextModel;
+use crate::{machine, source};
+use base::{Bytes, Clock, Price, RequestId, Tokens};
+use engine::{Engine, KvBudget};
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
+use kernels::{Cpu, CpuConfig};
+use models::checkpoint::GenerationDefaults;
+use models::{Checkpoint, EmbeddingModel, LanguageModel, LoadFormat, Loaded};
+use protocol::{
+    Backend, DeltaStream, EmbeddingRequest, Embeddings, Error, ErrorKind, GenerateRequest, ModelInfo,
+    ModelTask,
+};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::thread::JoinHandle;
+use std::time::Duration;
+use tokenizer::Tokenizer;
+
+/// Memory for the answers that a model remembers.
+const TURN_MEMORY: Bytes = Bytes(32 << 20);
+/// How long a thread may take to end after its work was taken from it: one step of a slow model.
+const LAST_STEP: Duration = Duration::from_secs(10);
+
+/// Settings that hold for all models.
+#[derive(Clone, Debug)]
+pub struct LocalConfig {
+    /// Threads that compute; `None` takes what the machine has.
+    pub threads: Option<usize>,
+    /// Memory for the KV pages of all models; `None` takes half of what is available.
+    pub kv_memory: Option<Bytes>,
+    /// A lower limit on a sequence's tokens than the models' own.
+    pub context: Option<Tokens>,
+    /// Most requests that wait, per model.
+    pub queue: usize,
+    /// Rows that a step computes at most.
+    pub step_tokens: Tokens,
+}
+
+impl Default for LocalConfig {
+    fn default() -> Self {
+        let engine = engine::Config::default();
+        Self {
+            threads: None,
+            kv_memory: None,
+            context: None,
+            queue: engine.queue,
+            step_tokens: engine.step_tokens,
+        }
+    }
+}
+
+/// A model to load.
+#[derive(Clone, Debug)]
+pub struct ModelSource {
+    /// The id callers use.
+    pub id: String,
+    /// Other ids that mean it.
+    pub aliases: Vec<String>,
+    /// A GGUF file, a safetensors file, or a folder as Hugging Face lays them out.
+    pub path: PathBuf,
+    /// Whether float weights are quantised while they are loaded.
+    pub format: LoadFormat,
+    /// What it costs, where a price is set.
+    pub price: Option<Price>,
+    /// One line about it.
+    pub description: String,
+}
+
+/// A language model made elsewhere, for [`Local::attach`].
+pub struct TextParts {
+    /// Its tokenizer.
+    pub tokenizer: Tokenizer,
+    /// Its chat template.
+    pub template: Option<String>,
+    /// Its makers' sampling settings.
+    pub defaults: GenerationDefaults,
+    /// The model.
+    pub model: Box<dyn LanguageModel>,
+    /// Makes the model again after a failure that it did not survive.
+    pub reload: Box<dyn FnMut() -> Result<Box<dyn LanguageModel>, String> + Send>,
+}
+
+/// Why a model could not be loaded.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// The device could not be made.
+    #[error(transparent)]
+    Device(#[from] kernels::CpuError),
+    /// The files could not be read.
+    #[error(transparent)]
+    Checkpoint(#[from] models::CheckpointError),
+    /// The model in them does not run.
+    #[error(transparent)]
+    Model(#[from] models::LoadError),
+    /// The tokenizer could not be read.
+    #[error("the tokenizer: {0}")]
+    Tokenizer(#[from] tokenizer::Error),
+    /// There is none.
+    #[error("the model comes without a tokenizer (tokenizer.json, or tokenizer.ggml.* in GGUF)")]
+    NoTokenizer,
+    /// The tokenizer can say tokens that the model does not have.
+    #[error("the tokenizer does not belong to the model: {0}")]
+    Mismatch(String),
+    /// The KV budget is too small for the model.
+    #[error(transparent)]
+    Engine(#[from] engine::Error),
+    /// A thread could not be started.
+    #[error("a thread could not be started: {0}")]
+    Thread(#[from] std::io::Error),
+    /// The name is taken.
+    #[error("there is a model with the id or alias {0:?} already")]
+    Duplicate(String),
+}
+
+/// What one model is doing.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ModelStats {
+    /// The model's id.
+    pub id: String,
+    /// Whether it can answer.
+    pub ready: bool,
+    /// Its engine, for a language model: queue, running, pages, token counts.
+    pub engine: Option<engine::Stats>,
+    /// Its requests.
+    pub requests: RequestStats,
+}
+
+/// All models of this process.
+pub struct Local {
+    config: LocalConfig,
+    cpu: Cpu,
+    budget: Arc<KvBudget>,
+    clock: Arc<dyn Clock>,
+    models: RwLock<Vec<Entry>>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+    next_id: AtomicU64,
+    closing: AtomicBool,
+}
+
+#[derive(Clone)]
+struct Entry {
+    info: Arc<ModelInfo>,
+    model: Model,
+    metrics: Arc<Metrics>,
+}
+
+#[derive(Clone)]
+enum Model {
+    Text(Arc<TextModel>),
+    Embedding(Arc<Embedder>),
+}
+
+impl Local {
+    /// Starts the device; no model is loaded yet.
+    pub fn new(config: LocalConfig, clock: Arc<dyn Clock>) -> Result<Arc<Self>, LoadError> {
+        let cpu = Cpu::new(CpuConfig { threads: config.threads, isa: None })?;
+        let budget = Arc::new(KvBudget::new(config.kv_memory.unwrap_or_else(machine::kv_memory)));
+        Ok(Arc::new(Self {
+            config,
+            cpu,
+            budget,
+            clock,
+            models: RwLock::default(),
+            threads: Mutex::default(),
+            next_id: AtomicU64::new(1),
+            closing: AtomicBool::new(false),
+        }))
+    }
+
+    /// What a person should read about the device.
+    #[must_use]
+    pub fn describe(&self) -> String {
+        format!(
+            "{} with {} threads, {} for KV pages",
+            self.cpu.isa().name(),
+            self.cpu.threads(),
+            self.budget.total()
+        )
+    }
+
+    /// The memory that all models' KV pages share.
+    #[must_use]
+    pub fn kv_budget(&self) -> &KvBudget {
+        &self.budget
+    }
+
+    /// Loads a model and answers for it from then on. `progress` is told bytes done and in all.
+    pub fn load(&self, source: ModelSource, progress: &mut dyn FnMut(u64, u64)) -> Result<(), LoadError> {
+        self.check_names(&source)?;
+        let checkpoint = Checkpoint::open(&source.path)?;
+        let tokenizer = source::tokenizer_of(&checkpoint)?;
+        let loaded = models::load(&checkpoint, self.cpu.clone(), source.format, progress)?;
+        let (path, cpu, format) = (source.path.clone(), self.cpu.clone(), source.format);
+        match loaded {
+            Loaded::Language(model) => {
+                let parts = TextParts {
+                    tokenizer,
+                    template: checkpoint.chat_template(),
+                    defaults: checkpoint.generation_defaults()?,
+                    model,
+                    reload: Box::new(move || match load_again(&path, &cpu, format)? {
+                        Loaded::Language(model) => Ok(model),
+                        Loaded::Embedding(_) => Err("the files now hold an embedding model".to_owned()),
+                    }),
+                };
+                drop(checkpoint);
+                self.attach(source, parts)
+            }
+            Loaded::Embedding(model) => {
+                let reload: Reload = Box::new(move || match load_again(&path, &cpu, format)? {
+                    Loaded::Embedding(model) => Ok(model),
+                    Loaded::Language(_) => Err("the files now hold a language model".to_owned()),
+                });
+                drop(checkpoint);
+                self.attach_embedding(source, model, reload, tokenizer)
+            }
+        }
+    }
+
+    /// Answers for a language model that was made elsewhere; `source.path` is not read.
+    pub fn attach(&self, source: ModelSource, parts: TextParts) -> Result<(), LoadError> {
+        self.check_names(&source)?;
+        let TextParts { tokenizer, template, defaults, model, mut reload } = parts;
+        let vocab = model.spec().vocab;
+        let config = engine::Config {
+            step_tokens: self.config.step_tokens,
+            queue: self.config.queue,
+            context: self.config.context,
+            ..engine::Config::default()
+        };
+        let in_flight = config.queue.saturating_add(config.max_running);
+        let engine = Engine::new(model, Arc::clone(&self.budget), config.clone())?;
+        let context = engine.context();
+        let budget = Arc::clone(&self.budget);
+        let rebuild: Rebuild = Box::new(move || {
+            Engine::new(reload()?, Arc::clone(&budget), config.clone()).map_err(|error| error.to_string())
+        });
+        let template = match template {
+            Some(text) => chat_template(&text, &tokenizer),
+            None => {
+                Err("this model has no chat template; use /v1/completions with a whole prompt".to_owned())
+            }
+        };
+        let tools = template.as_ref().is_ok_and(|template| template.mentions("tools"));
+        let ends = tokenizer.end_tokens().iter().chain(&defaults.end_tokens).copied();
+        let mut stop_tokens: Vec<u32> = ends.filter(|id| *id < vocab).collect();
+        stop_tokens.sort_unstable();
+        stop_tokens.dedup();
+        let inbox = Inbox::new(in_flight);
+        let metrics = Arc::new(Metrics::default());
+        let driver = Driver {
+            model: source.id.clone(),
+            engine,
+            rebuild,
+            inbox: Arc::clone(&inbox),
+            metrics: Arc::clone(&metrics),
+            clock: Arc::clone(&self.clock),
+        };
+        let name = format!("engine {}", source.id);
+        self.keep(std::thread::Builder::new().name(name).spawn(move || driver.run())?);
+        let model = TextModel {
+            tokenizer,
+            template,
+            defaults,
+            stop_tokens,
+            vocab,
+            context,
+            memory: Arc::new(TurnMemory::new(TURN_MEMORY)),
+            inbox,
+            metrics: Arc::clone(&metrics),
+            clock: Arc::clone(&self.clock),
+            salts: std::hash::RandomState::new(),
+        };
+        self.publish(source, Model::Text(Arc::new(model)), metrics, tools);
+        Ok(())
+    }
+
+    /// Answers for an embedding model.
+    fn attach_embedding(
+        &self,
+        source: ModelSource,
+        model: Box<dyn EmbeddingModel>,
+        reload: Reload,
+        tokenizer: Tokenizer,
+    ) -> Result<(), LoadError> {
+        let vocab = model.spec().vocab;
+        if tokenizer.vocab_size() > vocab {
+            let size = tokenizer.vocab_size();
+            return Err(LoadError::Mismatch(format!("{size} tokens for a vocabulary of {vocab}")));
+        }
+        let metrics = Arc::new(Metrics::default());
+        let queue = self.config.queue;
+        let (embedder, thread) =
+            Embedder::start(&source.id, model, reload, tokenizer, queue, Arc::clone(&metrics))?;
+        self.keep(thread);
+        self.publish(source, Model::Embedding(Arc::new(embedder)), metrics, false);
+        Ok(())
+    }
+
+    fn publish(&self, source: ModelSource, model: Model, metrics: Arc<Metrics>, tools: bool) {
+        let (task, context, dimensions) = match &model {
+            Model::Text(text) => (ModelTask::TextGeneration, text.context, None),
+            Model::Embedding(embedder) => {
+                let spec = embedder.spec();
+                (ModelTask::TextEmbeddings, spec.context, Some(spec.dimensions))
+            }
+        };
+        let info = ModelInfo {
+            id: source.id,
+            aliases: source.aliases,
+            task,
+            description: source.description,
+            context: context.0,
+            dimensions,
+            tools,
+            price: source.price,
+            created: self.clock.unix_seconds(),
+            ready: true,
+        };
+        let entry = Entry { info: Arc::new(info), model, metrics };
+        self.models.write().unwrap_or_else(PoisonError::into_inner).push(entry);
+    }
+
+    fn check_names(&self, source: &ModelSource) -> Result<(), LoadError> {
+        let mut names = std::iter::once(&source.id).chain(&source.aliases);
+        match names.find(|name| self.find(name).is_some()) {
+            Some(name) => Err(LoadError::Duplicate(name.clone())),
+            None => Ok(()),
+        }
+    }
+
+    fn keep(&self, thread: JoinHandle<()>) {
+        self.threads.lock().unwrap_or_else(PoisonError::into_inner).push(thread);
+    }
+
+    fn entries(&self) -> Vec<Entry> {
+        self.models.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn find(&self, name: &str) -> Option<Entry> {
+        let models = self.models.read().unwrap_or_else(PoisonError::into_inner);
+        let named =
+            |entry: &&Entry| entry.info.id == name || entry.info.aliases.iter().any(|alias| alias == name);
+        models.iter().find(named).cloned()
+    }
+
+    fn require(&self, name: &str) -> Result<Entry, Error> {
+        if self.closing.load(Ordering::Acquire) {
+            return Err(unavailable("the server is shutting down"));
+        }
+        self.find(name).ok_or_else(|| {
+            let known: Vec<String> = self.entries().iter().map(|entry| entry.info.id.clone()).collect();
+            let known = if known.is_empty() { "none is loaded".to_owned() } else { known.join(", ") };
+            Error::new(ErrorKind::ModelNotFound, format!("there is no model {name:?}; models here: {known}"))
+                .at("model")
+        })
+    }
+
+    /// What each model is doing.
+    #[must_use]
+    pub fn stats(&self) -> Vec<ModelStats> {
+        let stats = |entry: Entry| ModelStats {
+            id: entry.info.id.clone(),
+            ready: entry.model.is_ready(),
+            engine: entry.model.engine(),
+            requests: entry.metrics.stats(),
+        };
+        self.entries().into_iter().map(stats).collect()
+    }
+
+    /// Takes no new requests, gives those in flight so long to end, then ends them and all threads.
+    pub async fn shutdown(&self, limit: Duration) {
+        self.closing.store(true, Ordering::Release);
+        let entries = self.entries();
+        let inboxes: Vec<Arc<Inbox>> = entries.iter().filter_map(|entry| entry.model.inbox()).collect();
+        let quiet = futures::future::join_all(inboxes.iter().map(|inbox| inbox.idle()));
+        let _ = tokio::time::timeout(limit, quiet).await;
+        for inbox in &inboxes {
+            inbox.close();
+        }
+        // An embedding model's thread ends when its last handle is gone.
+        drop(entries);
+        self.models.write().unwrap_or_else(PoisonError::into_inner).clear();
+        let threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
+        let joined =
+            tokio::task::spawn_blocking(move || threads.into_iter().for_each(|thread| drop(thread.join())));
+        let _ = tokio::time::timeout(LAST_STEP, joined).await;
+    }
+}
+
+impl Drop for Local {
+    fn drop(&mut self) {
+        for inbox in self.entries().iter().filter_map(|entry| entry.model.inbox()) {
+            inbox.close();
+        }
+    }
+}
+
+impl Model {
+    fn inbox(&self) -> Option<Arc<Inbox>> {
+        match self {
+            Self::Text(text) => Some(Arc::clone(&text.inbox)),
+            Self::Embedding(_) => None,
+        }
+    }
+
+    fn engine(&self) -> Option<engine::Stats> {
+        self.inbox().map(|inbox| inbox.stats())
+    }
+
+    fn is_ready(&self) -> bool {
+        match self {
+            Self::Text(text) => text.inbox.is_ready(),
+            Self::Embedding(embedder) => embedder.is_ready(),
+        }
+    }
+}
+
+impl Backend for Local {
+    fn models(&self) -> Vec<ModelInfo> {
+        let closing = self.closing.load(Ordering::Acquire);
+        let info =
+            |entry: Entry| ModelInfo { ready: !closing && entry.model.is_ready(), ..(*entry.info).clone() };
+        self.entries().into_iter().map(info).collect()
+    }
+
+    fn generate(&self, request: GenerateRequest) -> BoxFuture<'_, Result<DeltaStream, Error>> {
+        async move {
+            match self.require(&request.model)?.model {
+                Model::Text(text) => {
+                    let id = RequestId(self.next_id.fetch_add(1, Ordering::Relaxed));
+                    text.generate(id, request).await
+                }
+                Model::Embedding(_) => {
+                    let model = &request.model;
+                    let message = format!("{model} is an embedding model and does not generate text");
+                    Err(Error::invalid("model", message))
+                }
+            }
+        }
+        .boxed()
+    }
+
+    fn embed(&self, request: EmbeddingRequest) -> BoxFuture<'_, Result<Embeddings, Error>> {
+        async move {
+            match self.require(&request.model)?.model {
+                Model::Embedding(embedder) => embedder.embed(request).await,
+                Model::Text(_) => {
+                    let message = format!("{} generates text and does not make embeddings", request.model);
+                    Err(Error::invalid("model", message))
+                }
+            }
+        }
+        .boxed()
+    }
+}
+
+fn load_again(path: &Path, cpu: &Cpu, format: LoadFormat) -> Result<Loaded, String> {
+    let checkpoint = Checkpoint::open(path).map_err(|error| error.to_string())?;
+    models::load(&checkpoint, cpu.clone(), format, &mut |_, _| ()).map_err(|error| error.to_string())
+}
+
+fn chat_template(source: &str, tokenizer: &Tokenizer) -> Result<ChatTemplate, String> {
+    let text = |id: Option<u32>| id.map(|id| String::from_utf8_lossy(tokenizer.token_bytes(id)).into_owned());
+    let controls = Arc::new(ControlTexts::new(tokenizer.control_texts()));
+    ChatTemplate::new(source, text(tokenizer.bos()), text(tokenizer.eos()), controls)
+        .map_err(|error| error.to_string())
+}

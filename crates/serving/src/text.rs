@@ -1,0 +1,166 @@
+//! A loaded language model: takes a canonical request, gives a stream of deltas.
+
+use crate::answer::{Answer, Parts, Remember};
+use crate::inbox::{Inbox, Submission, Ticket, unavailable};
+use crate::memory::{PrefixHash, TurnMemory};
+use crate::metrics::{Metrics, Outcome};
+use crate::prompt;
+use crate::template::ChatTemplate;
+use base::{Clock, Namespace, RequestId, Tokens, rng};
+use futures::StreamExt as _;
+use models::checkpoint::GenerationDefaults;
+use protocol::{DeltaStream, Error, ErrorKind, GenerateRequest, Input};
+use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
+use tokenizer::Tokenizer;
+use tokio::sync::{mpsc, oneshot};
+
+/// See the module. All of it is set when the model is loaded.
+pub(crate) struct TextModel {
+    pub tokenizer: Tokenizer,
+    /// `Err` says why there is none.
+    pub template: Result<ChatTemplate, String>,
+    pub defaults: GenerationDefaults,
+    pub stop_tokens: Vec<u32>,
+    pub vocab: u32,
+    pub context: Tokens,
+    pub memory: Arc<TurnMemory>,
+    pub inbox: Arc<Inbox>,
+    pub metrics: Arc<Metrics>,
+    pub clock: Arc<dyn Clock>,
+    /// Makes namespaces of cache salts; the keys are this process's own.
+    pub salts: RandomState,
+}
+
+/// A request on its way, and what its answer needs.
+struct Prepared {
+    request: engine::Request,
+    prefix: PrefixHash,
+    /// Most events it may produce.
+    events: usize,
+}
+
+impl TextModel {
+    /// Answers a request. `id` is unique in this process.
+    pub async fn generate(
+        self: Arc<Self>,
+        id: RequestId,
+        request: GenerateRequest,
+    ) -> Result<DeltaStream, Error> {
+        let metrics = Arc::clone(&self.metrics);
+        let result = self.start(id, request).await;
+        if let Err(error) = &result {
+            metrics.ended(match error.kind {
+                ErrorKind::Overloaded | ErrorKind::Unavailable => Outcome::Overloaded,
+                _ => Outcome::Refused,
+            });
+        }
+        result
+    }
+
+    async fn start(self: Arc<Self>, id: RequestId, request: GenerateRequest) -> Result<DeltaStream, Error> {
+        prompt::check(&request)?;
+        let mut ticket = self.inbox.ticket(id)?;
+        let this = Arc::clone(&self);
+        let at = self.clock.now();
+        let prepared = tokio::task::spawn_blocking(move || (this.prepare(id, &request), request));
+        let (prepared, request) =
+            prepared.await.map_err(|_| Error::new(ErrorKind::Internal, "preparing the prompt failed"))?;
+        let Prepared { request: submitted, prefix, events } = prepared?;
+        let (out, received) = mpsc::channel(events);
+        let prompt_tokens = Tokens::from(submitted.prompt.len()).0;
+        let first_of_prompt = submitted.prompt_logprobs.and_then(|_| submitted.prompt.first().copied());
+        let namespace = submitted.namespace;
+        let (accepted, answer) = oneshot::channel();
+        ticket.submit(Submission { request: submitted, out, accepted, at });
+        accept(&mut ticket, answer).await?;
+        let chat = matches!(request.input, Input::Chat(_));
+        let answer = Answer::new(Parts {
+            events: received,
+            ticket,
+            tokenizer: self.tokenizer.clone(),
+            metrics: Arc::clone(&self.metrics),
+            remember: chat.then(|| Remember { memory: Arc::clone(&self.memory), namespace, prefix }),
+            choices: request.choices,
+            stop: &request.stop,
+            prompt_tokens,
+            first_of_prompt,
+        });
+        // Stop texts end an answer early, which must not wait for a slow reader.
+        Ok(if request.stop.is_empty() { answer.boxed() } else { read_ahead(answer, events) })
+    }
+
+    fn prepare(&self, id: RequestId, request: &GenerateRequest) -> Result<Prepared, Error> {
+        let namespace = self.namespace(request);
+        let model = prompt::Model {
+            tokenizer: &self.tokenizer,
+            template: self.template.as_ref().map_err(String::as_str),
+            memory: &self.memory,
+            vocab: self.vocab,
+            context: self.context,
+        };
+        let prompt = prompt::tokens(request, &model, namespace, self.clock.unix_seconds())?;
+        let chance =
+            rng::mix(id.0 ^ rng::mix(self.clock.unix_seconds() ^ self.clock.now().as_nanos() as u64));
+        let sampling = prompt::sampling(request, &self.defaults, self.vocab, chance)?;
+        let room = self.context - Tokens::from(prompt.len());
+        let max_tokens = request.max_tokens.map_or(room, |most| room.min(Tokens(most)));
+        let per_choice = max_tokens.get() + 2;
+        let reports = request.prompt_logprobs.map_or(0, |_| prompt.len());
+        Ok(Prepared {
+            prefix: PrefixHash::of(&prompt),
+            events: (request.choices as usize).saturating_mul(per_choice).saturating_add(reports + 4),
+            request: engine::Request {
+                id,
+                namespace,
+                prompt,
+                sampling,
+                choices: request.choices,
+                max_tokens,
+                stop_tokens: self.stop_tokens.clone(),
+                ignore_eos: request.ignore_eos,
+                logprobs: request.logprobs,
+                prompt_logprobs: request.prompt_logprobs,
+                constraints: Vec::new(),
+            },
+        })
+    }
+
+    fn namespace(&self, request: &GenerateRequest) -> Namespace {
+        // 0 is the namespace of requests without a salt.
+        request
+            .cache_salt
+            .as_ref()
+            .map_or(Namespace::default(), |salt| Namespace(self.salts.hash_one(salt).max(1)))
+    }
+}
+
+/// Waits for the engine's word on a request.
+async fn accept(ticket: &mut Ticket, answer: oneshot::Receiver<Result<(), Error>>) -> Result<(), Error> {
+    let answer = answer.await.unwrap_or_else(|_| Err(unavailable("the engine failed; try again")));
+    if answer.is_err() {
+        ticket.is_over();
+    }
+    answer
+}
+
+/// Reads an answer in a task of its own, which ends when the reader is gone.
+fn read_ahead(mut answer: Answer, events: usize) -> DeltaStream {
+    // A delta of text per event, and a few more per choice and request.
+    let (out, received) = mpsc::channel(events.saturating_mul(3));
+    tokio::spawn(async move {
+        loop {
+            let delta = tokio::select! {
+                biased;
+                () = out.closed() => return,
+                delta = answer.next() => delta,
+            };
+            let Some(delta) = delta else { return };
+            if out.send(delta).await.is_err() {
+                return;
+            }
+        }
+    });
+    futures::stream::unfold(received, |mut received| async move { Some((received.recv().await?, received)) })
+        .boxed()
+}
