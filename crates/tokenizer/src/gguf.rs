@@ -11,7 +11,7 @@ use crate::model::{Merging, Model};
 use crate::pattern::{GPT2, LLAMA3, O200K, Pattern, QWEN2, TEKKEN};
 use crate::pretokenizer::{Behavior, Prefix, Step, VISIBLE_SPACE};
 use crate::sentencepiece::SentencePiece;
-use crate::tokenizer::Parts;
+use crate::tokenizer::{AddedStyle, Parts};
 use crate::vocab::{Kind, Strings, Vocab, check_size, looks_like_control};
 use crate::wordpiece::WordPiece;
 use crate::{Error, bytelevel, normalizer};
@@ -201,6 +201,7 @@ fn around(file: &GgufVocab<'_>, vocab: Vocab, model: Model, decoder: Decoder) ->
         normalizers: Vec::new(),
         pretokenizers: Vec::new(),
         decoder,
+        added_style: AddedStyle::Border,
         before: Vec::new(),
         after: Vec::new(),
         bos: file.bos,
@@ -312,6 +313,7 @@ fn sentencepiece(file: &GgufVocab<'_>) -> Result<Parts, Error> {
     let prefix = file.add_space_prefix.unwrap_or(true);
     let start = if prefix { Start::Strip { content: ' ', count: 1 } } else { Start::Keep };
     let mut parts = around(file, vocab, model, Decoder { bytes, start, bare: None })?;
+    parts.added_style = AddedStyle::Inside { space_in_front: prefix };
     if prefix {
         parts
             .normalizers

@@ -13,7 +13,7 @@ use serde::Deserialize;
 
 use crate::added::{Added, Matcher, TEXT_MAX};
 use crate::pretokenizer::Place;
-use crate::tokenizer::{Parts, added_kind};
+use crate::tokenizer::{AddedStyle, Parts, added_kind};
 use crate::vocab::{Kind, Strings, TOKENS_MAX, byte_of, looks_like_control};
 use crate::{Error, normalizer};
 
@@ -64,6 +64,7 @@ pub(crate) fn read(json: &[u8], config: Option<&[u8]>) -> Result<Parts, Error> {
         normalizers,
         pretokenizers: pre.steps,
         decoder,
+        added_style: AddedStyle::Border,
         before,
         after,
         bos,

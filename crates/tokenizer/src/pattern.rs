@@ -230,6 +230,8 @@ impl Scan<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::LazyLock;
+
     use proptest::prelude::*;
 
     use super::*;
@@ -248,7 +250,9 @@ mod tests {
     }
 
     fn by_regex(pattern: Pattern, text: &str) -> Vec<&str> {
-        let regex = fancy_regex::Regex::new(pattern.regex()).unwrap();
+        static REGEXES: LazyLock<Vec<fancy_regex::Regex>> =
+            LazyLock::new(|| ALL.iter().map(|p| fancy_regex::Regex::new(p.regex()).unwrap()).collect());
+        let regex = &REGEXES[ALL.iter().position(|p| *p == pattern).unwrap()];
         regex.find_iter(text).map(|m| m.unwrap().as_str()).collect()
     }
 

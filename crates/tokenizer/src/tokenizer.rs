@@ -10,7 +10,7 @@ use std::sync::Arc;
 use crate::added::Matcher;
 use crate::decoder::{Decoder, Progress};
 use crate::model::{Model, Scratch};
-use crate::pretokenizer::Place;
+use crate::pretokenizer::{Place, VISIBLE_SPACE};
 use crate::vocab::{Kind, Vocab, looks_like_control};
 use crate::{Detokenizer, Error, GgufVocab, normalizer, pretokenizer};
 
@@ -59,6 +59,7 @@ pub(crate) struct Inner {
     pub(crate) normalizers: Vec<normalizer::Step>,
     pub(crate) pretokenizers: Vec<pretokenizer::Step>,
     pub(crate) decoder: Decoder,
+    pub(crate) added_style: AddedStyle,
     /// What `add_special` puts around a prompt.
     pub(crate) before: Vec<u32>,
     pub(crate) after: Vec<u32>,
@@ -67,6 +68,16 @@ pub(crate) struct Inner {
     pub(crate) end_tokens: Vec<u32>,
     /// Most bytes of raw text that one token can stand for, where that is known.
     bytes_per_token: Option<usize>,
+}
+
+/// What a user-defined token is to the text around it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum AddedStyle {
+    /// A border: the text behind it begins anew.
+    Border,
+    /// Part of the text, as in SentencePiece: it neither begins nor ends one. At the beginning of a text it
+    /// comes after the space that is put in front of texts, where that is a visible one.
+    Inside { space_in_front: bool },
 }
 
 /// Texts of control tokens with which models end an answer.
@@ -94,6 +105,7 @@ pub(crate) struct Parts {
     pub(crate) normalizers: Vec<normalizer::Step>,
     pub(crate) pretokenizers: Vec<pretokenizer::Step>,
     pub(crate) decoder: Decoder,
+    pub(crate) added_style: AddedStyle,
     pub(crate) before: Vec<u32>,
     pub(crate) after: Vec<u32>,
     pub(crate) bos: Option<u32>,
@@ -127,7 +139,7 @@ impl Parts {
         end_tokens.dedup();
         let bytes_per_token = self.bytes_per_token();
         let Self { vocab, model, added, added_normalized, normalizers, pretokenizers, .. } = self;
-        let Self { decoder, before, after, bos, eos, .. } = self;
+        let Self { decoder, added_style, before, after, bos, eos, .. } = self;
         Ok(Tokenizer {
             inner: Arc::new(Inner {
                 vocab,
@@ -137,6 +149,7 @@ impl Parts {
                 normalizers,
                 pretokenizers,
                 decoder,
+                added_style,
                 before,
                 after,
                 bos,
@@ -165,8 +178,13 @@ impl Inner {
         self.vocab.kind(id).is_hidden()
     }
 
-    fn special_at(&self, id: u32) -> bool {
-        matches!(self.vocab.kind(id), Kind::Control | Kind::UserDefined)
+    /// Whether the text behind the token begins anew.
+    fn is_border(&self, id: u32) -> bool {
+        match self.vocab.kind(id) {
+            Kind::Control | Kind::Unknown => true,
+            Kind::UserDefined => self.added_style == AddedStyle::Border,
+            Kind::Normal | Kind::Unused | Kind::Byte => false,
+        }
     }
 }
 
@@ -390,7 +408,7 @@ impl Encoding<'_> {
     fn tokens(&mut self, ids: &[u32]) -> ControlFlow<()> {
         self.ids.extend_from_slice(ids);
         if let Some(last) = ids.last() {
-            self.place = Place { first: false, fresh: self.inner.special_at(*last) };
+            self.place = Place { first: false, fresh: self.inner.is_border(*last) };
         }
         self.full()
     }
@@ -407,8 +425,15 @@ impl Encoding<'_> {
     }
 
     fn special(&mut self, id: u32) -> ControlFlow<()> {
+        let border = self.inner.is_border(id);
+        if !border
+            && self.place.fresh
+            && self.inner.added_style == (AddedStyle::Inside { space_in_front: true })
+        {
+            self.words(VISIBLE_SPACE.encode_utf8(&mut [0; 4]))?;
+        }
         self.ids.push(id);
-        self.place = Place { first: false, fresh: true };
+        self.place = Place { first: false, fresh: border };
         self.full()
     }
 
