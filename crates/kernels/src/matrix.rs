@@ -95,34 +95,51 @@ impl Layout {
         self.floats() * 32 + b % self.span() * self.integers() * 16
     }
 
-    /// Writes lane `lane` of block `b`.
-    fn put(self, codes: &mut [u8], scales: &mut [u8], b: usize, lane: usize, x: &Codes) {
-        let block = &mut codes[b * self.code_bytes()..][..self.code_bytes()];
-        for (k, code) in x.codes.iter().enumerate() {
-            let (g, i) = (k / 4, lane * 4 + k % 4);
-            if self.bits == 8 {
-                block[g * 64 + i] = *code;
-                continue;
+    /// Writes block `b` of sixteen rows.
+    fn put(self, codes: &mut [u8], scales: &mut [u8], b: usize, rows: &[Codes; LANES]) {
+        let mut groups = [[0u8; 64]; 8];
+        for (lane, x) in rows.iter().enumerate() {
+            let (fours, _) = x.codes.as_chunks::<4>();
+            for (group, four) in groups.iter_mut().zip(fours) {
+                group[lane * 4..][..4].copy_from_slice(four);
             }
-            block[g % 4 * 64 + i] |= (code & 15) << (4 * (g / 4));
-            match self.bits {
-                5 => block[256 + i] |= (code >> 4) << g,
-                6 => block[256 + g / 4 * 64 + i] |= (code >> 4) << (2 * (g % 4)),
-                _ => {}
+        }
+        let block = &mut codes[b * self.code_bytes()..][..self.code_bytes()];
+        let (vectors, _) = block.as_chunks_mut::<64>();
+        if self.bits == 8 {
+            vectors.copy_from_slice(&groups);
+        } else {
+            for (g, vector) in vectors[..4].iter_mut().enumerate() {
+                for i in 0..64 {
+                    vector[i] = (groups[g][i] & 15) | (groups[g + 4][i] << 4);
+                }
+            }
+            for (g, group) in groups.iter().enumerate() {
+                // The fifth bit of all groups in one vector, bits five and six in two.
+                let (vector, shift) = match self.bits {
+                    5 => (4, g),
+                    6 => (4 + g / 4, 2 * (g % 4)),
+                    _ => continue,
+                };
+                for i in 0..64 {
+                    vectors[vector][i] |= (group[i] >> 4) << shift;
+                }
             }
         }
         let group = &mut scales[b / self.span() * self.scale_bytes()..][..self.scale_bytes()];
-        group[lane * 2..][..2].copy_from_slice(&x.d.to_le_bytes());
-        if self.floats() == 2 {
-            group[32 + lane * 2..][..2].copy_from_slice(&x.m.to_le_bytes());
-        }
-        let small = &mut group[self.integers_at(b)..];
-        let values: [u8; 4] = match self.scaling {
-            Scaling::Super => [x.s[0], x.t[0], 0, 0],
-            _ => [x.s[0], x.s[1], x.t[0], x.t[1]],
-        };
-        for (i, value) in values.iter().take(self.integers()).enumerate() {
-            small[i * 16 + lane] = *value;
+        for (lane, x) in rows.iter().enumerate() {
+            group[lane * 2..][..2].copy_from_slice(&x.d.to_le_bytes());
+            if self.floats() == 2 {
+                group[32 + lane * 2..][..2].copy_from_slice(&x.m.to_le_bytes());
+            }
+            let small = &mut group[self.integers_at(b)..];
+            let values: [u8; 4] = match self.scaling {
+                Scaling::Super => [x.s[0], x.t[0], 0, 0],
+                _ => [x.s[0], x.s[1], x.t[0], x.t[1]],
+            };
+            for (i, value) in values.iter().take(self.integers()).enumerate() {
+                small[i * 16 + lane] = *value;
+            }
         }
     }
 
@@ -267,29 +284,41 @@ pub(crate) fn pack(
     let mut data = Buffer::<u8>::zeroed(total)?;
     let out = Shared::new(&mut data);
     pool.ranges(panels, panels.div_ceil(pool.threads() * 16), &|range| {
-        let mut quantised = Vec::new();
+        let mut quantised = vec![Vec::new(); LANES];
         let mut floats = vec![0.0; cols];
         for panel in range {
             // SAFETY: each panel is written by the one item that has it in its range.
             let data = unsafe { out.part(panel * panel_bytes, panel_bytes) };
             let (codes, scales) = data.split_at_mut(code_bytes);
-            for lane in 0..LANES.min(rows - panel * LANES) {
-                let mut row = &source.bytes[(panel * LANES + lane) * row_bytes..][..row_bytes];
-                if dtype != source.dtype {
-                    let size = source.dtype.block_bytes();
+            let lanes = LANES.min(rows - panel * LANES);
+            let mut sources: [&[u8]; LANES] = [&[]; LANES];
+            for (lane, row) in sources[..lanes].iter_mut().enumerate() {
+                *row = &source.bytes[(panel * LANES + lane) * row_bytes..][..row_bytes];
+            }
+            if dtype != source.dtype {
+                let size = source.dtype.block_bytes();
+                for (row, quantised) in sources.iter().zip(&mut quantised).take(lanes) {
                     for (x, bytes) in floats.iter_mut().zip(row.chunks_exact(size)) {
                         *x = element(source.dtype, bytes);
                     }
                     quantised.clear();
-                    blocks::quantise_row(&floats, dtype, &mut quantised);
-                    row = &quantised;
+                    blocks::quantise_row(&floats, dtype, quantised);
                 }
-                if is_quantised(dtype) {
-                    let layout = Layout::of(dtype);
-                    for b in 0..blocks {
-                        layout.put(codes, scales, b, lane, &blocks::read(dtype, row, b));
+                for (row, quantised) in sources.iter_mut().zip(&quantised).take(lanes) {
+                    *row = quantised;
+                }
+            }
+            if is_quantised(dtype) {
+                let layout = Layout::of(dtype);
+                let mut block = [Codes::ZERO; LANES];
+                for b in 0..blocks {
+                    for (x, row) in block.iter_mut().zip(&sources[..lanes]) {
+                        *x = blocks::read(dtype, row, b);
                     }
-                } else {
+                    layout.put(codes, scales, b, &block);
+                }
+            } else {
+                for (lane, row) in sources[..lanes].iter().enumerate() {
                     interleave(codes, row, lane, dtype.block_bytes());
                 }
             }
@@ -300,7 +329,17 @@ pub(crate) fn pack(
 
 /// Writes a row of elements of `size` bytes as lane `lane` of a float panel.
 fn interleave(panel: &mut [u8], row: &[u8], lane: usize, size: usize) {
-    for (to, x) in panel.chunks_exact_mut(size * LANES).zip(row.chunks_exact(size)) {
-        to[lane * size..][..size].copy_from_slice(x);
+    if size == 2 {
+        interleave_sized::<2>(panel, row, lane);
+    } else {
+        interleave_sized::<4>(panel, row, lane);
+    }
+}
+
+fn interleave_sized<const SIZE: usize>(panel: &mut [u8], row: &[u8], lane: usize) {
+    let (row, _) = row.as_chunks::<SIZE>();
+    let (panel, _) = panel.as_chunks_mut::<SIZE>();
+    for (to, x) in panel.chunks_exact_mut(LANES).zip(row) {
+        to[lane] = *x;
     }
 }
