@@ -278,6 +278,7 @@ impl Engine {
                 free: self.memory.pool.free() + self.memory.pool.account.left(),
                 cached: self.memory.cached(),
                 held: self.memory.held(),
+                bytes: Bytes(self.page_bytes),
             },
             counters: Counters { evicted_pages: self.memory.evicted, ..self.counters },
         }

@@ -336,3 +336,137 @@ impl<E: Eviction> RadixCache<E> {
 pub(crate) fn common(a: &[u32], b: &[u32]) -> usize {
     a.iter().zip(b).take_while(|(x, y)| x == y).count()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+
+    /// A path that a sequence holds, as the memory does it.
+    struct Path {
+        namespace: Namespace,
+        tokens: Vec<u32>,
+        nodes: Vec<NodeId>,
+    }
+
+    fn lookup(cache: &RadixCache, namespace: Namespace, tokens: &[u32]) -> Match {
+        let mut found = Match::default();
+        cache.lookup(namespace, tokens, &mut found);
+        found
+    }
+
+    /// Inserts all of `tokens`, over new pages where the tree has none, and holds the path.
+    fn hold(cache: &mut RadixCache, namespace: Namespace, tokens: &[u32], next_page: &mut u32) -> Path {
+        let mut nodes: Vec<NodeId> = Vec::new();
+        for chunk in tokens.chunks(PAGE_TOKENS) {
+            let page = PageId(*next_page);
+            let node = match cache.insert(namespace, nodes.last().copied(), chunk, page) {
+                Inserted::New(node) => {
+                    *next_page += 1;
+                    node
+                }
+                Inserted::Present(node) => {
+                    cache.retain(node);
+                    node
+                }
+            };
+            nodes.push(node);
+        }
+        Path { namespace, tokens: tokens.to_vec(), nodes }
+    }
+
+    fn release(cache: &mut RadixCache, path: Path) {
+        path.nodes.into_iter().rev().for_each(|node| cache.release(node));
+    }
+
+    /// Tokens over few values, so that prefixes are shared.
+    fn tokens() -> impl Strategy<Value = Vec<u32>> {
+        (prop::collection::vec(0u32..2, 0..4), 1usize..50).prop_map(|(head, len)| {
+            let tail = std::iter::repeat(head.iter().copied().max().unwrap_or(0));
+            head.into_iter().flat_map(|t| [t; 9]).chain(tail).take(len).collect()
+        })
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn finds_the_longest_prefix_of_a_naive_twin(
+            ops in prop::collection::vec((0u8..6, 0u64..2, tokens()), 1..60),
+        ) {
+            let mut cache = RadixCache::new(Lru::default());
+            let (mut held, mut next_page): (Vec<Path>, u32) = (Vec::new(), 0);
+            // Until something is evicted, the twin knows each prefix that was ever inserted.
+            let mut twin: BTreeSet<(u64, Vec<u32>)> = BTreeSet::new();
+            let mut evicted = false;
+            for (op, space, tokens) in ops {
+                let namespace = Namespace(space);
+                match op {
+                    0 | 1 => {
+                        held.push(hold(&mut cache, namespace, &tokens, &mut next_page));
+                        (1..=tokens.len()).for_each(|n| { twin.insert((space, tokens[..n].to_vec())); });
+                    }
+                    2 if !held.is_empty() => {
+                        let path = held.remove(tokens.len() % held.len());
+                        release(&mut cache, path);
+                    }
+                    3 => evicted |= cache.evict().is_some(),
+                    4 if !held.is_empty() => {
+                        // The holder of a tail goes on to fill it.
+                        let path = held.pop().unwrap();
+                        let last = *path.nodes.last().unwrap();
+                        let begun = path.tokens.len() % PAGE_TOKENS;
+                        let mut page = path.tokens[path.tokens.len() - begun..].to_vec();
+                        page.extend(&tokens);
+                        page.truncate(PAGE_TOKENS);
+                        if begun > 0 && cache.refs(last) == 1 && cache.node(last).len == begun {
+                            let mut longer = path.tokens[..path.tokens.len() - begun].to_vec();
+                            longer.extend(&page);
+                            if let Inserted::New(node) = cache.grow(last, &page) {
+                                prop_assert_eq!(node, last);
+                                let first = path.tokens.len();
+                                (first..=longer.len()).for_each(|n| {
+                                    twin.insert((path.namespace.0, longer[..n].to_vec()));
+                                });
+                            }
+                        }
+                        release(&mut cache, path);
+                    }
+                    _ => {}
+                }
+                cache.check();
+                let found = lookup(&cache, namespace, &tokens).tokens();
+                let known = (0..=tokens.len()).rev().find(|n| *n == 0 || twin.contains(&(space, tokens[..*n].to_vec())));
+                if evicted {
+                    prop_assert!(found <= known.unwrap());
+                } else {
+                    prop_assert_eq!(found, known.unwrap());
+                }
+                for path in &held {
+                    let found = lookup(&cache, path.namespace, &path.tokens).tokens();
+                    prop_assert_eq!(found, path.tokens.len(), "what is held is not evicted");
+                }
+            }
+            held.drain(..).for_each(|path| release(&mut cache, path));
+            prop_assert_eq!(cache.cached(), cache.pages());
+            while cache.evict().is_some() {
+                cache.check();
+            }
+            prop_assert_eq!(cache.pages(), 0);
+        }
+    }
+
+    #[test]
+    fn the_least_recently_used_leaf_goes_first() {
+        let mut cache = RadixCache::new(Lru::default());
+        let (space, mut next) = (Namespace(0), 0);
+        let (a, b): (Vec<u32>, Vec<u32>) = ((0..40).collect(), (100..140).collect());
+        for tokens in [&a, &b, &a] {
+            let path = hold(&mut cache, space, tokens, &mut next);
+            release(&mut cache, path);
+        }
+        let pages: Vec<u32> = std::iter::from_fn(|| cache.evict().map(|page| page.0)).collect();
+        assert_eq!(pages, [5, 4, 3, 2, 1, 0], "b before a, each from its end");
+    }
+}

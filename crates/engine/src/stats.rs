@@ -1,6 +1,6 @@
 //! What an engine can tell about itself: plain counts, taken between steps.
 
-use base::Tokens;
+use base::{Bytes, Tokens};
 
 /// Pages of KV cache by use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -11,6 +11,8 @@ pub struct PageStats {
     pub cached: usize,
     /// Used by running sequences.
     pub held: usize,
+    /// Memory of one page.
+    pub bytes: Bytes,
 }
 
 /// Totals since the engine was made.

@@ -1,5 +1,7 @@
 //! Several engines over one budget: each gets its share, all come to an end, and all bytes come back.
 
+#![allow(clippy::unwrap_used, reason = "these are tests")]
+
 mod common;
 
 use base::{Bytes, RequestId, Tokens};
@@ -169,7 +171,7 @@ fn engines_on_their_own_threads_come_to_an_end() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 150, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn no_interleaving_of_engines_gets_stuck(

@@ -5,6 +5,7 @@
 //! freed wrongly changes the logits of everything after it.
 
 #![allow(dead_code, reason = "each test file uses its part")]
+#![allow(clippy::unwrap_used, reason = "these are tests")]
 
 use base::{Bytes, Namespace, RequestId, Tokens, rng};
 use device::{Batch, DeviceError, KvGroup, KvReach, KvSpec, PAGE_TOKENS, PageId};
@@ -169,7 +170,7 @@ impl Constraint for Alternate {
             self.lead.remove(0);
         } else if self.due.first() == Some(&token) {
             self.due.remove(0);
-        } else if token % 5 == 0 {
+        } else if token.is_multiple_of(5) {
             self.due = vec![11, 12, 13][..2 + token as usize % 2].to_vec();
         }
         self.accepted.push(token);
