@@ -1,0 +1,93 @@
+//! The HTTP server: reads requests in the caller's dialect, asks the [`Backend`], writes answers in the same dialect.
+//!
+//! Handlers call nothing but [`Backend`] and [`Status`]. A handler gives back a response or a canonical error; the
+//! error is put into words in one place (`refusal.rs`), in the dialect that the path belongs to. The routes are one
+//! list (`routes.rs`). Not here: TLS, HTTP/2, compression, CORS.
+
+mod body;
+mod front;
+mod metrics;
+mod openai;
+mod refusal;
+mod routes;
+mod serve;
+mod sse;
+mod status;
+mod workers_ai;
+
+pub use serve::serve;
+pub use status::{ModelHealth, ModelState, Status};
+
+use base::{Bytes, Clock};
+use protocol::{Backend, Error, ErrorKind, ModelInfo};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How the server listens and what it lets in.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The key callers must show. Without one, only loopback Hosts and no foreign Origins are served.
+    pub api_key: Option<String>,
+    /// Largest body of a request.
+    pub body_limit: Bytes,
+    /// Longest pause in the arrival of a body.
+    pub body_idle: Duration,
+    /// Longest time a body may take in all.
+    pub body_time: Duration,
+    /// How long a connection may wait for its next request; longer than an agent thinks between two turns.
+    pub keep_alive: Duration,
+    /// Longest silence of a stream before a comment is sent.
+    pub stream_silence: Duration,
+    /// How long running requests may go on after shutdown was asked for.
+    pub grace: Duration,
+    /// Connections open at once; more wait to be accepted.
+    pub max_connections: usize,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            api_key: None,
+            body_limit: Bytes(64 << 20),
+            body_idle: Duration::from_secs(30),
+            body_time: Duration::from_secs(600),
+            keep_alive: Duration::from_secs(1800),
+            stream_silence: Duration::from_secs(15),
+            grace: Duration::from_secs(10),
+            max_connections: 4096,
+        }
+    }
+}
+
+/// What handlers share.
+struct App {
+    config: Config,
+    backend: Arc<dyn Backend>,
+    status: Arc<dyn Status>,
+    clock: Arc<dyn Clock>,
+    metrics: metrics::Metrics,
+}
+
+impl App {
+    /// The model that goes by this name.
+    fn model(&self, name: &str) -> Result<ModelInfo, Error> {
+        let found = |model: &ModelInfo| model.id == name || model.aliases.iter().any(|alias| alias == name);
+        self.backend.models().into_iter().find(found).ok_or_else(|| {
+            let shown: String = name.chars().take(200).collect();
+            Error::new(ErrorKind::ModelNotFound, format!("The model '{shown}' does not exist")).at("model")
+        })
+    }
+
+    /// The id a model is answered by; a name the backend alone knows stays as it is.
+    fn model_id(&self, name: &str) -> String {
+        self.model(name).map_or_else(|_| name.to_owned(), |model| model.id)
+    }
+}
+
+/// A new id for a request or an answer, without a prefix.
+fn fresh_id() -> String {
+    uuid::Uuid::now_v7().simple().to_string()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,117 @@
+//! OpenAI's routes, also under Workers AI's prefix.
+
+use super::body::read;
+use super::refusal::{Answered, json};
+use super::{App, fresh_id, sse};
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, Request, State};
+use axum::http::HeaderMap;
+use futures::StreamExt;
+use futures::future::try_join_all;
+use protocol::openai::{self, Head, chat, completions, embeddings};
+use protocol::{Answer, DeltaStream, Error, ErrorKind, GenerateRequest, ModelTask, cut_short};
+use std::sync::Arc;
+
+/// `POST /v1/chat/completions`.
+pub(super) async fn chat(State(app): State<Arc<App>>, request: Request) -> Answered {
+    let (headers, body) = read(&app.config, request).await?;
+    let mut asked = chat::parse(&body)?;
+    drop(body);
+    asked.request.session = session(&headers).or(asked.request.session);
+    let form = chat::Asked::from(&asked);
+    let head = head(&app, "chatcmpl", &asked.request.model);
+    let choices = asked.request.choices;
+    let answer = app.backend.generate(asked.request).await.map_err(|error| located(error, "messages"))?;
+    if asked.stream {
+        return Ok(sse::response(&app, vec![answer], chat::ChunkWriter::new(head, form)));
+    }
+    Ok(json(chat::completion(&head, &form, &gather(answer, choices).await?)))
+}
+
+/// `POST /v1/completions`.
+pub(super) async fn completions(State(app): State<Arc<App>>, request: Request) -> Answered {
+    let (headers, body) = read(&app.config, request).await?;
+    let asked = completions::parse(&body)?;
+    drop(body);
+    let form = completions::Asked::from(&asked);
+    let session = session(&headers);
+    let Some(first) = asked.requests.first() else { unreachable!("a completion has at least one prompt") };
+    let head = head(&app, "cmpl", &first.model);
+    let choices = first.choices;
+    let generate = |request: GenerateRequest| {
+        let session = session.clone().or(request.session);
+        app.backend.generate(GenerateRequest { session, ..request })
+    };
+    let answers = try_join_all(asked.requests.into_iter().map(generate));
+    let answers = answers.await.map_err(|error| located(error, "prompt"))?;
+    if asked.stream {
+        let writer = completions::ChunkWriter::new(head, form, answers.len());
+        return Ok(sse::response(&app, answers, writer));
+    }
+    // Together, because answers that are not read stop when their buffers are full.
+    let answers = try_join_all(answers.into_iter().map(|answer| gather(answer, choices))).await?;
+    Ok(json(completions::completion(&head, &form, &answers)))
+}
+
+/// `POST /v1/embeddings`.
+pub(super) async fn embeddings(State(app): State<Arc<App>>, request: Request) -> Answered {
+    let (_, body) = read(&app.config, request).await?;
+    let asked = embeddings::parse(&body)?;
+    drop(body);
+    let model = app.model(&asked.request.model)?;
+    if model.task != ModelTask::TextEmbeddings {
+        let message = format!("The model '{}' does not make embeddings", model.id);
+        return Err(Error::invalid("model", message).into());
+    }
+    asked.check_dimensions(&model)?;
+    let vectors = app.backend.embed(asked.request).await.map_err(|error| located(error, "input"))?;
+    Ok(json(embeddings::list(&model.id, asked.encoding, &vectors)))
+}
+
+/// `GET /v1/models`.
+pub(super) async fn models(State(app): State<Arc<App>>) -> Answered {
+    Ok(json(openai::models::list(&app.backend.models())))
+}
+
+/// `GET /v1/models/{model}`; ids may hold slashes.
+pub(super) async fn model(
+    State(app): State<Arc<App>>,
+    path: Result<Path<String>, PathRejection>,
+) -> Answered {
+    let Path(name) = path.map_err(|error| Error::new(ErrorKind::RouteNotFound, error.body_text()))?;
+    Ok(json(openai::models::one(&app.model(&name)?)))
+}
+
+fn head(app: &App, prefix: &str, model: &str) -> Head {
+    Head {
+        id: format!("{prefix}-{}", fresh_id()),
+        created: app.clock.unix_seconds(),
+        model: app.model_id(model),
+    }
+}
+
+/// The session that headers name; they go before what the body says.
+pub(super) fn session(headers: &HeaderMap) -> Option<String> {
+    ["x-session-affinity", "x-session-id"].into_iter().find_map(|name| {
+        let value = headers.get(name)?.to_str().ok()?.trim();
+        (!value.is_empty()).then(|| value.to_owned())
+    })
+}
+
+/// Names the field that holds the prompt where the backend, which knows no dialect, could not.
+pub(super) fn located(error: Error, prompt: &str) -> Error {
+    match (&error.param, error.kind) {
+        (None, ErrorKind::ContextLength) => error.at(prompt),
+        (None, ErrorKind::ModelNotFound) => error.at("model"),
+        _ => error,
+    }
+}
+
+/// The whole answer.
+pub(super) async fn gather(mut deltas: DeltaStream, choices: u32) -> Result<Answer, Error> {
+    let mut answer = Answer::new(choices);
+    while !answer.is_complete() {
+        answer.push(deltas.next().await.ok_or_else(cut_short)??);
+    }
+    Ok(answer)
+}

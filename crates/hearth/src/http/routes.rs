@@ -1,0 +1,98 @@
+//! The routes: one list, from which the router and the page at `/` are made.
+
+use super::refusal::Refusal;
+use super::{App, front, openai, status, workers_ai};
+use axum::Router;
+use axum::extract::Request;
+use axum::routing::{MethodRouter, get, post};
+use protocol::{Error, ErrorKind};
+use std::sync::Arc;
+
+/// One route.
+pub(super) struct Route {
+    /// Its path; `{name}` is one segment, `{*name}` the rest, slashes included.
+    pub(super) path: &'static str,
+    /// Method and purpose, for people.
+    pub(super) about: &'static str,
+    handler: fn() -> MethodRouter<Arc<App>>,
+}
+
+/// All routes, in the order in which they are shown.
+pub(super) const ROUTES: &[Route] = &[
+    Route { path: "/", about: "GET   this page", handler: || get(status::hello) },
+    Route {
+        path: "/v1/chat/completions",
+        about: "POST  OpenAI chat completions",
+        handler: || post(openai::chat),
+    },
+    Route {
+        path: "/v1/completions",
+        about: "POST  OpenAI completions",
+        handler: || post(openai::completions),
+    },
+    Route { path: "/v1/embeddings", about: "POST  OpenAI embeddings", handler: || post(openai::embeddings) },
+    Route { path: "/v1/models", about: "GET   models", handler: || get(openai::models) },
+    Route { path: "/v1/models/{*model}", about: "GET   one model", handler: || get(openai::model) },
+    Route {
+        path: "/client/v4/accounts/{account}/ai/run",
+        about: "POST  Workers AI, the model named in the body",
+        handler: || post(workers_ai::run_named),
+    },
+    Route {
+        path: "/client/v4/accounts/{account}/ai/run/{*model}",
+        about: "POST  Workers AI",
+        handler: || post(workers_ai::run),
+    },
+    Route {
+        path: "/client/v4/accounts/{account}/ai/models/search",
+        about: "GET   Workers AI catalog",
+        handler: || get(workers_ai::search),
+    },
+    Route {
+        path: "/client/v4/accounts/{account}/ai/v1/chat/completions",
+        about: "POST  as /v1/chat/completions",
+        handler: || post(openai::chat),
+    },
+    Route {
+        path: "/client/v4/accounts/{account}/ai/v1/completions",
+        about: "POST  as /v1/completions",
+        handler: || post(openai::completions),
+    },
+    Route {
+        path: "/client/v4/accounts/{account}/ai/v1/embeddings",
+        about: "POST  as /v1/embeddings",
+        handler: || post(openai::embeddings),
+    },
+    Route {
+        path: "/client/v4/accounts/{account}/ai/v1/models",
+        about: "GET   as /v1/models",
+        handler: || get(openai::models),
+    },
+    Route { path: "/healthz", about: "GET   200 when a model can answer", handler: || get(status::healthz) },
+    Route { path: "/metrics", about: "GET   Prometheus metrics", handler: || get(status::metrics) },
+];
+
+/// Routes that need no key: they tell nothing worth protecting and probes have none.
+pub(super) const OPEN: &[&str] = &["/", "/healthz"];
+
+/// The router over the list, with the front before every route and behind none.
+pub(super) fn router(app: Arc<App>) -> Router {
+    ROUTES
+        .iter()
+        .fold(Router::new(), |router, route| router.route(route.path, (route.handler)()))
+        .fallback(no_route)
+        .method_not_allowed_fallback(no_method)
+        .layer(axum::middleware::from_fn_with_state(Arc::clone(&app), front::front))
+        .with_state(app)
+}
+
+async fn no_route(request: Request) -> Refusal {
+    let path: String = request.uri().path().chars().take(200).collect();
+    let method = request.method();
+    Refusal(Error::new(ErrorKind::RouteNotFound, format!("No route for that URI ({method} {path})")))
+}
+
+async fn no_method(request: Request) -> Refusal {
+    let method = request.method();
+    Refusal(Error::new(ErrorKind::MethodNotAllowed, format!("Method {method} not available for that URI")))
+}

@@ -1,0 +1,87 @@
+//! Workers AI's native routes. The account in the path is not looked at: there is one.
+
+use super::body::read;
+use super::openai::{gather, located, session};
+use super::refusal::{Answered, json};
+use super::{App, sse};
+use axum::extract::rejection::{PathRejection, QueryRejection};
+use axum::extract::{Path, Query, Request, State};
+use axum::http::HeaderMap;
+use protocol::workers_ai::{InputAt, catalog, embeddings, generation, parse_input, parse_run};
+use protocol::{Error, ErrorKind, ModelTask};
+use serde_json::Value;
+use std::sync::Arc;
+
+type Parameters = Result<Query<Vec<(String, String)>>, QueryRejection>;
+
+/// `POST /ai/run/{model}`: the body is the input.
+pub(super) async fn run(
+    State(app): State<Arc<App>>,
+    path: Result<Path<(String, String)>, PathRejection>,
+    query: Parameters,
+    request: Request,
+) -> Answered {
+    let Path((_, model)) = path.map_err(|error| Error::new(ErrorKind::RouteNotFound, error.body_text()))?;
+    not_queued(query)?;
+    let (headers, body) = read(&app.config, request).await?;
+    let input = parse_input(&body)?;
+    drop(body);
+    answer(&app, &headers, &model, input, InputAt::Root).await
+}
+
+/// `POST /ai/run`: the body names the model beside its input.
+pub(super) async fn run_named(State(app): State<Arc<App>>, query: Parameters, request: Request) -> Answered {
+    not_queued(query)?;
+    let (headers, body) = read(&app.config, request).await?;
+    let run = parse_run(&body)?;
+    drop(body);
+    answer(&app, &headers, &run.model, run.input, InputAt::Field).await
+}
+
+/// `GET /ai/models/search`.
+pub(super) async fn search(State(app): State<Arc<App>>, query: Parameters) -> Answered {
+    let search = catalog::parse(&parameters(query)?)?;
+    Ok(json(catalog::page(&search, &app.backend.models())))
+}
+
+fn parameters(query: Parameters) -> Result<Vec<(String, String)>, Error> {
+    let Query(parameters) =
+        query.map_err(|error| Error::new(ErrorKind::InvalidRequest, error.body_text()))?;
+    Ok(parameters)
+}
+
+/// Queued requests would be answered later, which is not built.
+fn not_queued(query: Parameters) -> Result<(), Error> {
+    let queued = parameters(query)?.iter().any(|(name, value)| name == "queueRequest" && value != "false");
+    if queued {
+        let message = "'queueRequest' is not supported by this server";
+        return Err(Error::new(ErrorKind::Unsupported, message).at("queueRequest"));
+    }
+    Ok(())
+}
+
+/// The model's task decides what an input may be.
+async fn answer(app: &Arc<App>, headers: &HeaderMap, model: &str, input: Value, at: InputAt) -> Answered {
+    let info = app.model(model).map_err(|error| {
+        let shown: String = model.chars().take(200).collect();
+        Error { message: format!("No such model {shown} or task"), ..error }
+    })?;
+    match info.task {
+        ModelTask::TextGeneration => {
+            let mut asked = generation::parse(model, input, at)?;
+            asked.request.session = session(headers).or(asked.request.session);
+            let format = asked.request.response_format.clone();
+            let deltas =
+                app.backend.generate(asked.request).await.map_err(|error| located(error, "messages"))?;
+            if asked.stream {
+                return Ok(sse::response(app, vec![deltas], generation::FrameWriter::default()));
+            }
+            Ok(json(generation::result(&format, &gather(deltas, 1).await?)))
+        }
+        ModelTask::TextEmbeddings => {
+            let request = embeddings::parse(model, input, at)?;
+            let vectors = app.backend.embed(request).await.map_err(|error| located(error, "text"))?;
+            Ok(json(embeddings::result(&vectors)))
+        }
+    }
+}
