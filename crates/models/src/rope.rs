@@ -82,7 +82,7 @@ impl Rope {
         };
         let scaling = match (config.str("rope.scaling.type")?, factor) {
             (Some("none"), _) | (None | Some("linear"), None) => RopeScaling::None,
-            (None | Some("linear"), Some(factor)) if factor == 0.0 => RopeScaling::None,
+            (None | Some("linear"), Some(0.0)) => RopeScaling::None,
             (None | Some("linear"), Some(factor)) => RopeScaling::Linear(factor),
             (Some(other), _) => return Err(unsupported(other)),
         };

@@ -9,6 +9,9 @@ use crate::names::DecoderNames;
 use crate::rope::{FULL, Rope, SLIDING};
 use device::{Activation, KvGroup, KvReach, KvSpec, RopeStyle};
 
+/// Most layers that a description may claim; the largest models have about a hundred.
+const MAX_LAYERS: usize = 4096;
+
 /// One layer's own choices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LayerSpec {
@@ -65,7 +68,7 @@ impl DecoderSpec {
         let width = config.size_required("hidden_size")?;
         let heads = config.size_required("num_attention_heads")?;
         let head_dim = config.size("head_dim")?.unwrap_or(width / heads.max(1));
-        let layers = config.size_required("num_hidden_layers")?;
+        let layers = count_layers(config.size_required("num_hidden_layers")?)?;
         Self {
             width,
             hidden: config.size_required("intermediate_size")?,
@@ -110,7 +113,7 @@ impl DecoderSpec {
                 return Err(LoadError::unsupported(key, "a size other than a head's".to_owned()));
             }
         }
-        let layers = config.size_required("block_count")?;
+        let layers = count_layers(config.size_required("block_count")?)?;
         let attention_scale = match config.float("attention.scale")? {
             Some(scale) if scale != 0.0 => scale as f32,
             _ => scale(head_dim as f64),
@@ -189,6 +192,14 @@ impl DecoderSpec {
     }
 }
 
+/// Checks a number of layers before anything is made for each.
+fn count_layers(layers: usize) -> Result<usize, LoadError> {
+    if layers > MAX_LAYERS {
+        return Err(LoadError::config("the number of layers", format!("cannot be {layers}")));
+    }
+    Ok(layers)
+}
+
 /// `1 / sqrt(size)`, the usual factor on attention scores.
 pub(crate) fn scale(size: f64) -> f32 {
     (1.0 / size.sqrt()) as f32
@@ -211,10 +222,7 @@ pub(crate) fn layer_types(config: &HfConfig<'_>, layers: usize) -> Result<Option
 
 /// Fields that change the arithmetic of some relative of these models and are not built.
 fn refuse(config: &HfConfig<'_>) -> Result<(), LoadError> {
-    config.refuse_unless(
-        &["attn_logit_softcapping", "final_logit_softcapping", "quantization_config", "clip_qkv"],
-        |_| false,
-    )?;
+    config.refuse_unless(&["attn_logit_softcapping", "final_logit_softcapping", "clip_qkv"], |_| false)?;
     config.refuse_unless(
         &["use_bidirectional_attention", "qk_layernorm", "use_qk_norm", "rope_interleaved", "alibi"],
         |value| value.as_bool() == Some(false),

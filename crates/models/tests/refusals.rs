@@ -54,6 +54,7 @@ fn sizes_that_do_not_fit_the_tensors_are_refused_with_the_tensor() {
     refused("llama", json!({"num_attention_heads": 3, "head_dim": 16}), &["multiple"]);
     refused("llama", json!({"head_dim": 15}), &["odd"]);
     refused("llama", json!({"num_hidden_layers": -1}), &["num_hidden_layers", "-1"]);
+    refused("llama", json!({"num_hidden_layers": 10_000_000}), &["layers", "10000000"]);
     refused("llama", json!({"num_hidden_layers": 1e30}), &["num_hidden_layers"]);
 }
 

@@ -2,15 +2,66 @@
 
 mod support;
 
-use models::{Task, architectures};
+use device::{Device, LoadFormat};
+use kernels::{Cpu, CpuConfig, Isa};
+use models::{Checkpoint, Loaded, Task, architectures, load};
 use support::naive::{KvPrecision, Naive};
 use support::{embedding, fixture, language, schedule};
+
+fn cpu(threads: usize, isa: Isa) -> Cpu {
+    Cpu::new(CpuConfig { threads: Some(threads), isa: Some(isa) }).unwrap()
+}
+
+fn loaded_as(architecture: &str, device: impl Device, format: LoadFormat) -> Loaded {
+    load(&Checkpoint::open(&fixture(architecture)).unwrap(), device, format, &mut |_, _| {}).unwrap()
+}
 
 #[test]
 fn no_schedule_changes_a_logit_on_the_exact_device() {
     for architecture in architectures().iter().filter(|entry| entry.task() == Task::Generation) {
-        let mut model = language(&fixture(architecture.name), Naive { kv: KvPrecision::Single });
-        schedule::check(&mut *model, 1);
+        let load = || language(&fixture(architecture.name), Naive { kv: KvPrecision::Single });
+        schedule::check_against(&mut *load(), &mut *load(), 1);
+    }
+}
+
+/// The number of threads changes between the answer alone and the schedules, too.
+fn check_cpu(format: LoadFormat, isa: Isa) {
+    for architecture in architectures() {
+        let load = |threads| loaded_as(architecture.name, cpu(threads, isa), format);
+        let Loaded::Language(mut alone) = load(1) else { continue };
+        for threads in 1..=3 {
+            let Loaded::Language(mut model) = load(threads) else { unreachable!("loaded before") };
+            schedule::check_against(&mut *alone, &mut *model, threads as u64);
+        }
+    }
+}
+
+#[test]
+fn no_schedule_or_number_of_threads_changes_a_logit_on_the_cpu() {
+    Cpu::isas().into_iter().for_each(|isa| check_cpu(LoadFormat::AsStored, isa));
+}
+
+#[test]
+fn no_schedule_or_number_of_threads_changes_a_logit_of_quantised_weights() {
+    let best = *Cpu::isas().last().unwrap();
+    check_cpu(LoadFormat::Int8, best);
+    check_cpu(LoadFormat::Int4, best);
+}
+
+#[test]
+fn a_vector_does_not_depend_on_neighbours_or_threads_on_the_cpu() {
+    let inputs: Vec<Vec<u32>> = (1..48).map(|len| (0..len).map(|i| (i * 7 + len) % 96).collect()).collect();
+    let inputs: Vec<&[u32]> = inputs.iter().map(Vec::as_slice).collect();
+    for architecture in architectures() {
+        for isa in Cpu::isas() {
+            let load = |threads| loaded_as(architecture.name, cpu(threads, isa), LoadFormat::AsStored);
+            let Loaded::Embedding(mut alone) = load(1) else { continue };
+            let expected: Vec<Vec<f32>> = inputs.iter().flat_map(|input| alone.embed(&[input])).collect();
+            for threads in 1..=3 {
+                let Loaded::Embedding(mut model) = load(threads) else { unreachable!("loaded before") };
+                assert_eq!(model.embed(&inputs), expected);
+            }
+        }
     }
 }
 

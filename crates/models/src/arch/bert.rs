@@ -79,7 +79,6 @@ fn gguf(config: &GgufConfig<'_>) -> Result<EncoderSpec, LoadError> {
 fn hugging_face(folder: &HuggingFace) -> Result<EncoderSpec, LoadError> {
     let config = HfConfig(folder.config());
     config.refuse_unless(&["position_embedding_type"], |value| value.as_str() == Some("absolute"))?;
-    config.refuse_unless(&["quantization_config"], |_| false)?;
     config.refuse_unless(&["is_decoder", "add_cross_attention"], |value| value.as_bool() == Some(false))?;
     let width = config.size_required("hidden_size")?;
     let heads = config.size_required("num_attention_heads")?;

@@ -92,6 +92,7 @@ pub(crate) fn describe(checkpoint: &Checkpoint) -> Result<(&'static Architecture
             let config = HfConfig(folder.config());
             let name = config.str("model_type")?.ok_or_else(|| LoadError::missing("model_type"))?;
             let entry = find(name, |entry| entry.hugging_face)?;
+            config.refuse_unless(&["quantization_config"], |_| false)?;
             let described = match entry.build {
                 Build::Decoder { hugging_face, .. } => Described::Decoder(hugging_face(&config)?),
                 Build::Encoder { hugging_face, .. } => Described::Encoder(hugging_face(folder)?),

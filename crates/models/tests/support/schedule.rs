@@ -1,6 +1,6 @@
 //! Random ways to work on the same sequences: cut into chunks, interleaved, over shared and copied pages.
 //!
-//! The promise of [`device::Device`] says that none of it changes a logit; [`check`] holds a model to it
+//! The promise of [`device::Device`] says that none of it changes a logit; [`check_against`] holds a model to it
 //! bit for bit.
 
 use super::logits;
@@ -86,11 +86,11 @@ fn fork(
 }
 
 /// Runs the sequences by the schedule that the seed stands for and compares every wanted logit with the
-/// one of the sequence alone, bit for bit.
-pub fn check(model: &mut dyn LanguageModel, seed: u64) {
+/// one that `alone` gives for the sequence alone, bit for bit.
+pub fn check_against(alone: &mut dyn LanguageModel, model: &mut dyn LanguageModel, seed: u64) {
     let mut dice = Dice { seed, drawn: 0 };
     let vocab = model.spec().vocab as usize;
-    let mut sequences = sequences(model, &mut dice);
+    let mut sequences = sequences(alone, &mut dice);
     let mut free = Free((0..64).map(PageId).collect());
     let mut started = [false; 5];
     let mut batch = Batch::default();
