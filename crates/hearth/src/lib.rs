@@ -1,7 +1,10 @@
 //! Hearth's command line, configuration and HTTP server; `main.rs` only calls [`cli::main`].
 
 pub mod catalog;
+pub mod cli;
+pub mod config;
 pub mod http;
+pub mod metrics;
 pub mod pull;
 pub mod store;
 pub mod suggest;

@@ -1,3 +1,8 @@
 //! Hearth: serves large language models on your own machines.
 
-fn main() {}
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+fn main() -> std::process::ExitCode {
+    hearth::cli::main()
+}

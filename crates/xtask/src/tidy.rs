@@ -44,7 +44,7 @@ pub fn faults(path: &str, text: &str) -> Vec<String> {
     if path.starts_with("crates/")
         && path.ends_with("/Cargo.toml")
         && !path.contains("/fuzz/")
-        && !takes_lints(text)
+        && !takes_lints(path, text)
     {
         faults.push(format!("{path}: must say [lints] workspace = true"));
     }

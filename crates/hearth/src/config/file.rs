@@ -75,7 +75,8 @@ pub fn find(
 /// # Errors
 /// When it cannot be read or has a fault.
 pub fn read(path: &Path) -> Result<Layer, FileError> {
-    let text = std::fs::read_to_string(path).map_err(|error| FileError::Read { path: path.to_owned(), error })?;
+    let text =
+        std::fs::read_to_string(path).map_err(|error| FileError::Read { path: path.to_owned(), error })?;
     let mut layer = parse(&text, path)?;
     let folder = path.parent().unwrap_or(Path::new(""));
     layer.data_dir = layer.data_dir.map(|data_dir| folder.join(data_dir));

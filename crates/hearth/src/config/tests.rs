@@ -31,7 +31,10 @@ fn flags(args: &[&str]) -> Layer {
 
 #[test]
 fn an_unknown_key_is_told_with_its_line_and_a_suggestion() {
-    fault("threads = 2\n\nkv_memory = \"1GiB\"\n", &["hearth.toml, line 3", "\"kv_memory\"", "did you mean \"kv-memory\"?"]);
+    fault(
+        "threads = 2\n\nkv_memory = \"1GiB\"\n",
+        &["hearth.toml, line 3", "\"kv_memory\"", "did you mean \"kv-memory\"?"],
+    );
     fault("model = \"x\"", &["line 1", "did you mean \"models\"?"]);
     fault("zzzz = 1", &["there are: models, listen"]);
     fault("[server]\nlisten = \"x\"", &["line 1", "\"server\""]);
@@ -146,7 +149,8 @@ fn the_named_file_counts_then_the_working_folder_then_the_data_folder() {
     let find = |named: Option<&Path>| file::find(named, work.path(), Some(data.path()));
     assert!(find(None).expect("no file is fine").is_none());
     std::fs::write(data.path().join("hearth.toml"), "threads = 1").expect("write");
-    let threads = |found: Option<(PathBuf, Layer)>| found.and_then(|(_, layer)| layer.threads).map(NonZeroUsize::get);
+    let threads =
+        |found: Option<(PathBuf, Layer)>| found.and_then(|(_, layer)| layer.threads).map(NonZeroUsize::get);
     assert_eq!(threads(find(None).expect("found")), Some(1));
     std::fs::write(work.path().join("hearth.toml"), "threads = 2").expect("write");
     assert_eq!(threads(find(None).expect("found")), Some(2));
@@ -156,7 +160,11 @@ fn the_named_file_counts_then_the_working_folder_then_the_data_folder() {
     let (_, layer) = find(Some(&other)).expect("found").expect("named");
     assert_eq!(layer.threads.map(NonZeroUsize::get), Some(3));
     let models = layer.models.expect("models");
-    assert_eq!(models[0].target, Target::Path(work.path().join("./m.gguf")), "paths start at the file's folder");
+    assert_eq!(
+        models[0].target,
+        Target::Path(work.path().join("./m.gguf")),
+        "paths start at the file's folder"
+    );
 }
 
 #[test]

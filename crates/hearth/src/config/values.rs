@@ -194,7 +194,9 @@ impl FromStr for ModelArg {
     fn from_str(text: &str) -> Result<Self, String> {
         // A path may hold '=' too: what stands before it is a name only if it could be one.
         let (name, target) = match text.split_once('=') {
-            Some((name, target)) if !name.contains(['/', ':']) && !target.starts_with('=') => (Some(name), target),
+            Some((name, target)) if !name.contains(['/', ':']) && !target.starts_with('=') => {
+                (Some(name), target)
+            }
             _ => (None, text),
         };
         Ok(Self {

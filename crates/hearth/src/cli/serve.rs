@@ -1,0 +1,303 @@
+//! `hearth serve`: models behind HTTP.
+//!
+//! The port is taken first, so that a taken one is told at once; then models are pulled and loaded while the server
+//! already listens and says on `/healthz` that it cannot answer yet. It can once every model that was asked for is
+//! there: what watches health may then rely on all of them. A model that cannot be loaded ends the start. SIGINT or
+//! SIGTERM ends: requests in flight may go on for the shutdown limit, a second signal ends at once.
+
+use super::locate::{Located, locate};
+use super::style::{self, Style};
+use super::{Session, runtime};
+use crate::catalog::Catalog;
+use crate::config::{ApiKey, Layer, ModelArg, Quantize, Settings};
+use crate::http::{self, ModelHealth, ModelState, Status};
+use crate::{metrics, pull};
+use anyhow::{Context, bail};
+use base::{Clock, SystemClock};
+use protocol::{Backend, ModelTask};
+use serving::{LoadFormat, Local, LocalConfig, ModelSource};
+use std::collections::HashSet;
+use std::io;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use tokio::net::TcpListener;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+/// Arguments of `hearth serve`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Every option is also a key of hearth.toml (--model is the list `models`).
+
+Examples:
+  hearth serve --model smollm2-135m-instruct
+  hearth serve --model coder=./qwen2.5-coder-1.5b-instruct-q4_k_m.gguf --model all-minilm-l6-v2
+  HEARTH_API_KEY=… hearth serve --model qwen3-4b --listen 0.0.0.0:8790")]
+pub(super) struct Args {
+    #[command(flatten)]
+    wishes: Layer,
+}
+
+/// Exit code of a process that a second signal ended.
+const ENDED_AT_ONCE: i32 = 130;
+
+/// Runs `hearth serve`.
+pub(super) fn run(session: &Session, args: Args) -> anyhow::Result<()> {
+    let (settings, file) = session.settings(args.wishes)?;
+    let catalog = session.catalog()?;
+    let runtime = runtime()?;
+    let result = runtime.block_on(serve(&settings, &catalog, file.as_deref()));
+    // What still runs has had its time: a load that was interrupted need not be waited for.
+    runtime.shutdown_background();
+    result
+}
+
+async fn serve(settings: &Settings, catalog: &Catalog, file: Option<&Path>) -> anyhow::Result<()> {
+    let listener =
+        TcpListener::bind(settings.listen).await.map_err(|error| cannot_listen(settings.listen, &error))?;
+    let address = listener.local_addr().context("the socket has no address")?;
+    let local = start_device(settings)?;
+    let status = Arc::new(Health::new(Arc::clone(&local), &settings.models));
+    let mut stop = Stop::new().context("signals cannot be watched")?;
+    let (ended, end) = tokio::sync::oneshot::channel::<()>();
+    let config = http::Config {
+        api_key: settings.api_key.as_ref().map(|key| key.secret().to_owned()),
+        grace: settings.shutdown_limit,
+        ..http::Config::default()
+    };
+    let server = http::serve(config, backend(&local), Arc::clone(&status) as Arc<dyn Status>, listener, end);
+    let server = tokio::spawn(server);
+    let loaded = tokio::select! {
+        loaded = load(&local, settings, catalog) => loaded.map(|()| true),
+        () = stop.asked() => Ok(false),
+    };
+    if matches!(loaded, Ok(true)) {
+        status.starting.store(false, Ordering::Release);
+        first_screen(settings, file, address, &local);
+        stop.asked().await;
+    }
+    if loaded.is_ok() {
+        let limit = settings.shutdown_limit.as_secs();
+        style::say(&format!("stopping; requests in flight have {limit} s, and another Ctrl-C ends at once"));
+    }
+    // The receiver is gone only if the server has ended by itself, which is what this asks for.
+    let _ = ended.send(());
+    tokio::select! {
+        () = wind_down(server, &local, settings) => {}
+        () = stop.asked() => std::process::exit(ENDED_AT_ONCE),
+    }
+    loaded.map(|_| ())
+}
+
+async fn wind_down(server: tokio::task::JoinHandle<anyhow::Result<()>>, local: &Local, settings: &Settings) {
+    match server.await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => style::warn(&format!("the server ended with {error:#}")),
+        Err(error) => style::warn(&format!("the server's task failed: {error}")),
+    }
+    // Connections are gone, so what is left to finish is nobody's; the engine only needs its last step.
+    local.shutdown(settings.shutdown_limit.min(std::time::Duration::from_secs(1))).await;
+}
+
+fn cannot_listen(address: SocketAddr, error: &io::Error) -> anyhow::Error {
+    match error.kind() {
+        io::ErrorKind::AddrInUse => anyhow::anyhow!(
+            "{address} is taken by another program (perhaps Hearth itself); choose another with --listen"
+        ),
+        io::ErrorKind::AddrNotAvailable => anyhow::anyhow!("{address} is no address of this machine"),
+        io::ErrorKind::PermissionDenied => {
+            anyhow::anyhow!("listening on {address} needs more rights; choose a port above 1023")
+        }
+        _ => anyhow::anyhow!("cannot listen on {address}: {error}"),
+    }
+}
+
+/// SIGINT and SIGTERM.
+struct Stop {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl Stop {
+    fn new() -> io::Result<Self> {
+        Ok(Self { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())? })
+    }
+
+    /// Resolves at each signal, once.
+    async fn asked(&mut self) {
+        tokio::select! {
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
+        }
+    }
+}
+
+/// The models of this process as a backend.
+pub(super) fn backend(local: &Arc<Local>) -> Arc<dyn Backend> {
+    Arc::clone(local) as Arc<dyn Backend>
+}
+
+/// The device and everything but models.
+fn start_device(settings: &Settings) -> anyhow::Result<Arc<Local>> {
+    let config = LocalConfig {
+        threads: settings.threads,
+        kv_memory: settings.kv_memory,
+        context: settings.context,
+        queue: settings.queue,
+        step_tokens: settings.step_tokens,
+    };
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
+    Ok(Local::new(config, clock)?)
+}
+
+/// Starts the device and loads all models of the settings.
+pub(super) async fn load_all(settings: &Settings, catalog: &Catalog) -> anyhow::Result<Arc<Local>> {
+    let local = start_device(settings)?;
+    load(&local, settings, catalog).await?;
+    Ok(local)
+}
+
+/// Finds or pulls all models, then loads one after the other.
+async fn load(local: &Arc<Local>, settings: &Settings, catalog: &Catalog) -> anyhow::Result<()> {
+    let mut found = Vec::new();
+    for arg in &settings.models {
+        found.push(locate(arg, catalog, &settings.data_dir).await?);
+    }
+    // Names that were set go before aliases that only the catalog gives.
+    let mut taken = HashSet::new();
+    for (arg, located) in settings.models.iter().zip(&found) {
+        for name in std::iter::once(&located.id).chain(&arg.aliases) {
+            if !taken.insert(name.clone()) {
+                bail!(crate::config::SettingsError::SameName(name.clone()));
+            }
+        }
+    }
+    for (arg, located) in settings.models.iter().zip(found) {
+        let free = located.aliases.iter().filter(|alias| taken.insert((*alias).clone())).cloned();
+        let aliases = arg.aliases.iter().cloned().chain(free).collect();
+        load_one(local, arg, located, aliases, settings.quantize).await?;
+    }
+    Ok(())
+}
+
+async fn load_one(
+    local: &Arc<Local>,
+    arg: &ModelArg,
+    located: Located,
+    aliases: Vec<String>,
+    quantize: Option<Quantize>,
+) -> anyhow::Result<()> {
+    let source = ModelSource {
+        id: located.id.clone(),
+        aliases,
+        path: located.path.clone(),
+        format: match arg.quantize.or(quantize) {
+            None => LoadFormat::AsStored,
+            Some(Quantize::Int8) => LoadFormat::Int8,
+            Some(Quantize::Int4) => LoadFormat::Int4,
+        },
+        price: arg.price.or(located.price),
+        description: located.description,
+    };
+    let local = Arc::clone(local);
+    let label = format!("loading {}", located.id);
+    let load = tokio::task::spawn_blocking(move || {
+        let mut progress = pull::for_stderr();
+        let mut begun = false;
+        let result = local.load(source, &mut |done, total| {
+            if !begun {
+                progress.begin(&label, Some(total), done);
+                begun = true;
+            }
+            progress.advance(done);
+        });
+        progress.end();
+        result
+    });
+    load.await
+        .context("loading was interrupted")?
+        .with_context(|| format!("cannot load {}", located.path.display()))
+}
+
+/// How the models do, for `/healthz` and `/metrics`.
+struct Health {
+    local: Arc<Local>,
+    starting: AtomicBool,
+    /// What was asked for, so that it shows before it is there.
+    wanted: Vec<String>,
+}
+
+impl Health {
+    fn new(local: Arc<Local>, models: &[ModelArg]) -> Self {
+        let name = |arg: &ModelArg| {
+            arg.names().next().unwrap_or_else(|| match &arg.target {
+                crate::config::Target::Source(source) => source.clone(),
+                _ => String::new(),
+            })
+        };
+        Self { local, starting: AtomicBool::new(true), wanted: models.iter().map(name).collect() }
+    }
+}
+
+impl Status for Health {
+    fn metrics(&self) -> String {
+        metrics::render(&self.local)
+    }
+
+    fn health(&self) -> Vec<ModelHealth> {
+        if self.starting.load(Ordering::Acquire) {
+            let loading =
+                |id: &String| ModelHealth { id: id.clone(), state: ModelState::Loading, detail: None };
+            return self.wanted.iter().map(loading).collect();
+        }
+        self.local
+            .stats()
+            .into_iter()
+            .map(|model| ModelHealth {
+                id: model.id,
+                state: if model.ready { ModelState::Ready } else { ModelState::Restarting },
+                detail: None,
+            })
+            .collect()
+    }
+}
+
+/// What a person sees when the server is ready.
+fn first_screen(settings: &Settings, file: Option<&Path>, address: SocketAddr, local: &Arc<Local>) {
+    let style = Style::for_stderr();
+    let models = backend(local).models();
+    style::say(&format!("\n{} {}", style.bold("Hearth"), env!("CARGO_PKG_VERSION")));
+    if models.is_empty() {
+        style::say("  models    none; start with --model ID (`hearth models list` shows which there are)");
+    }
+    for (number, model) in models.iter().enumerate() {
+        let what = match model.task {
+            ModelTask::TextGeneration => format!("text, context {} tokens", model.context),
+            ModelTask::TextEmbeddings => {
+                format!("embeddings of {} dimensions", model.dimensions.unwrap_or_default())
+            }
+        };
+        let label = if number == 0 { "models" } else { "" };
+        style::say(&format!("  {label:8}  {} {}", style.bold(&model.id), style.dim(format!("({what})"))));
+    }
+    // Port 0 and the wildcard are no addresses to call.
+    let host = if address.ip().is_unspecified() { "127.0.0.1".into() } else { host(address) };
+    let key = if settings.api_key.as_ref().map(ApiKey::secret).is_some() { ", with the key" } else { "" };
+    style::say(&format!("  base URL  {}{key}", style.green(format!("http://{host}:{}/v1", address.port()))));
+    if address.ip().is_unspecified() {
+        style::say(&format!("  listening on all addresses of this machine, port {}", address.port()));
+    }
+    style::say(&format!("  device    {}", local.describe()));
+    style::say(&format!("  data      {}", settings.data_dir.display()));
+    if let Some(file) = file {
+        style::say(&format!("  settings  {}", file.display()));
+    }
+    style::say(&format!("  stop      Ctrl-C, or: kill {}\n", std::process::id()));
+}
+
+fn host(address: SocketAddr) -> String {
+    match address {
+        SocketAddr::V4(address) => address.ip().to_string(),
+        SocketAddr::V6(address) => format!("[{}]", address.ip()),
+    }
+}
