@@ -1,93 +1,15 @@
 //! Added tokens: texts that are one token wherever they stand, found before all else.
 //!
 //! Invariant: a control token is found only where its whole text lies in one trusted range. Matching is
-//! leftmost, then longest. Also here: the trie that this and `unigram` search.
+//! leftmost, then longest.
 
 use std::ops::Range;
 
 use crate::class::{Classes, WORD};
+use crate::trie::Trie;
 
 /// Longest text of an added token; bounds the work at each place of a text.
 pub(crate) const TEXT_MAX: usize = 1024;
-
-const NO_NODE: u32 = 0;
-
-#[derive(Clone, Copy)]
-struct Node {
-    byte: u8,
-    value: u32,
-    child: u32,
-    sibling: u32,
-}
-
-/// A byte trie from text to a number below `u32::MAX`. Children are linked lists: compact, and quick to
-/// build; the root has a table.
-pub(crate) struct Trie {
-    roots: Box<[u32; 256]>,
-    /// Node 0 is never used, so 0 means none.
-    nodes: Vec<Node>,
-}
-
-const NO_VALUE: u32 = u32::MAX;
-
-impl Default for Trie {
-    fn default() -> Self {
-        let unused = Node { byte: 0, value: NO_VALUE, child: NO_NODE, sibling: NO_NODE };
-        Self { roots: Box::new([NO_NODE; 256]), nodes: vec![unused] }
-    }
-}
-
-impl Trie {
-    /// Enters a text; a later value replaces an earlier one. The empty text is not entered.
-    pub(crate) fn insert(&mut self, text: &[u8], value: u32) {
-        let mut parent = NO_NODE;
-        for byte in text {
-            let first = if parent == NO_NODE {
-                self.roots[usize::from(*byte)]
-            } else {
-                self.nodes[parent as usize].child
-            };
-            let mut node = first;
-            while node != NO_NODE && self.nodes[node as usize].byte != *byte {
-                node = self.nodes[node as usize].sibling;
-            }
-            if node == NO_NODE {
-                node = u32::try_from(self.nodes.len()).expect("fewer than 4 G nodes");
-                self.nodes.push(Node { byte: *byte, value: NO_VALUE, child: NO_NODE, sibling: first });
-                if parent == NO_NODE {
-                    self.roots[usize::from(*byte)] = node;
-                } else {
-                    self.nodes[parent as usize].child = node;
-                }
-            }
-            parent = node;
-        }
-        if parent != NO_NODE {
-            self.nodes[parent as usize].value = value;
-        }
-    }
-
-    /// Calls `found(length, value)` for each entered text that `text` begins with, short ones first.
-    #[inline]
-    pub(crate) fn walk(&self, text: &[u8], mut found: impl FnMut(usize, u32)) {
-        let Some((first, rest)) = text.split_first() else { return };
-        let mut node = self.roots[usize::from(*first)];
-        let mut len = 1;
-        let mut rest = rest.iter();
-        while node != NO_NODE {
-            let Node { value, mut child, .. } = self.nodes[node as usize];
-            if value != NO_VALUE {
-                found(len, value);
-            }
-            let Some(byte) = rest.next() else { return };
-            while child != NO_NODE && self.nodes[child as usize].byte != *byte {
-                child = self.nodes[child as usize].sibling;
-            }
-            node = child;
-            len += 1;
-        }
-    }
-}
 
 /// An added token.
 #[derive(Clone, Debug)]
@@ -139,7 +61,7 @@ impl Matcher {
         let bytes = text.as_bytes();
         let mut range = trusted.partition_point(|range| range.end <= from);
         for at in from..bytes.len() {
-            if self.trie.roots[usize::from(bytes[at])] == NO_NODE {
+            if !self.trie.begins_with(bytes[at]) {
                 continue;
             }
             while trusted.get(range).is_some_and(|range| range.end <= at) {
@@ -178,6 +100,7 @@ fn stands_alone(text: &str, start: usize, end: usize) -> bool {
 }
 
 #[cfg(test)]
+#[allow(clippy::single_range_in_vec_init, reason = "one trusted range is a list of one")]
 mod tests {
     use super::*;
 

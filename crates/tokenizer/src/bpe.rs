@@ -3,6 +3,8 @@
 //! Invariant: every rule's result is an ordinary token whose text is the two parts joined, so rules cannot
 //! go in circles and cannot make a control token.
 
+use rustc_hash::FxHashSet;
+
 use crate::Error;
 use crate::merge::{Merger, NONE, Pairs, Rule, Symbol};
 use crate::vocab::Vocab;
@@ -89,19 +91,25 @@ pub(crate) struct Bpe {
     pub(crate) ignore_merges: bool,
 }
 
+/// The merge rules of a file, in the order of their rank.
+pub(crate) struct Merges<'a> {
+    pub(crate) count: usize,
+    /// Appends both parts of a rule, as the model sees them, to the buffer it is lent, and says where the
+    /// first ends; `None` where the rule has not two parts.
+    pub(crate) parts: &'a dyn Fn(usize, &mut Vec<u8>) -> Option<usize>,
+    /// A rule as the file writes it.
+    pub(crate) source: &'a dyn Fn(usize) -> String,
+    pub(crate) repeats: Repeats,
+}
+
 impl Bpe {
-    /// Reads the rules in the order of their rank. `texts(i)` gives rule `i` as the model sees it, through
-    /// the buffer it is lent; `None` where it has no two parts.
     pub(crate) fn new(
         vocab: &Vocab,
-        special: impl Fn(&[u8]) -> bool,
-        count: usize,
-        parts: impl Fn(usize, &mut Vec<u8>) -> Option<usize>,
-        source: impl Fn(usize) -> String,
-        repeats: Repeats,
+        merges: &Merges<'_>,
         alphabet: Alphabet,
         ignore_merges: bool,
     ) -> Result<Self, Error> {
+        let Merges { count, parts, source, repeats } = *merges;
         if count > MERGES_MAX {
             return Err(Error::TooLarge {
                 what: "the list of merges".into(),
@@ -111,22 +119,24 @@ impl Bpe {
         }
         let mut rules = Rules::with_capacity(count);
         let mut joined = Vec::new();
+        let mut others: Option<FxHashSet<&[u8]>> = None;
         for index in 0..count {
             let fault = |problem| Error::Merge { index, merge: source(index), problem };
             joined.clear();
             let cut = parts(index, &mut joined).ok_or_else(|| fault("has not two parts"))?;
-            let find = |text: &[u8]| vocab.get(text);
-            let (Some(left), Some(right), Some(id)) =
-                (find(&joined[..cut]), find(&joined[cut..]), find(&joined))
+            let (left, right) = joined.split_at(cut);
+            let (Some(left_id), Some(right_id), Some(id)) =
+                (vocab.get(left), vocab.get(right), vocab.get(&joined))
             else {
-                // A rule that builds or uses a control token can never apply: text holds none.
-                if [&joined[..cut], &joined[cut..], &joined[..]].into_iter().any(&special) {
+                // A rule that builds or uses a control token can never apply: no text holds one.
+                let others = others.get_or_insert_with(|| vocab.others().collect());
+                if [left, right, &joined].into_iter().any(|text| others.contains(text)) {
                     continue;
                 }
                 return Err(fault("names a token that is not in the vocabulary"));
             };
             let rank = u32::try_from(index).expect("the count is bounded");
-            if !rules.insert(left, right, Rule { rank, id }, repeats) {
+            if !rules.insert(left_id, right_id, Rule { rank, id }, repeats) {
                 return Err(fault("collides with hundreds of others"));
             }
         }

@@ -4,7 +4,7 @@
 //! byte-fallback families decode to exactly what was encoded. What it does not do: read the file.
 
 use crate::added::{Added, Matcher, TEXT_MAX};
-use crate::bpe::{Alphabet, Bpe, Repeats};
+use crate::bpe::{Alphabet, Bpe, Merges, Repeats};
 use crate::decoder::{self, Decoder, Start};
 use crate::merge::NONE;
 use crate::model::{Merging, Model};
@@ -245,26 +245,22 @@ fn byte_level(file: &GgufVocab<'_>) -> Result<Parts, Error> {
     for byte in 0..=255u8 {
         bytes[usize::from(byte)] = vocab.get(&[byte]).unwrap_or(NONE);
     }
-    let specials: rustc_hash::FxHashSet<&[u8]> = (0u32..)
-        .zip(vocab.kinds())
-        .filter(|(_, kind)| !kind.is_ordinary())
-        .map(|(id, _)| vocab.text(id))
-        .collect();
     let bpe = Bpe::new(
         &vocab,
-        |text| specials.contains(text),
-        file.merges.len(),
-        |rank, out| {
-            // The alphabet has no space, but a part may begin with one where the file's vocabulary does.
-            let merge = file.merges[rank].as_bytes();
-            let cut = 1 + merge.get(1..)?.iter().position(|byte| *byte == b' ')?;
-            bytelevel::decode(&merge[..cut], out);
-            let left = out.len();
-            bytelevel::decode(&merge[cut + 1..], out);
-            Some(left)
+        &Merges {
+            count: file.merges.len(),
+            parts: &|rank, out| {
+                // The alphabet has no space, but a literal part may begin with one.
+                let merge = file.merges[rank].as_bytes();
+                let cut = 1 + merge.get(1..)?.iter().position(|byte| *byte == b' ')?;
+                bytelevel::decode(&merge[..cut], out);
+                let left = out.len();
+                bytelevel::decode(&merge[cut + 1..], out);
+                Some(left)
+            },
+            source: &|rank| file.merges[rank].into(),
+            repeats: Repeats::FirstWins,
         },
-        |rank| file.merges[rank].into(),
-        Repeats::FirstWins,
         Alphabet::Bytes(bytes),
         pre.ignore_merges,
     )?;

@@ -13,7 +13,7 @@ use serde::Deserialize;
 
 use crate::added::{Added, Matcher, TEXT_MAX};
 use crate::pretokenizer::Place;
-use crate::tokenizer::{AddedStyle, Parts, added_kind};
+use crate::tokenizer::{AddedStyle, Parts};
 use crate::vocab::{Kind, Strings, TOKENS_MAX, byte_of, looks_like_control};
 use crate::{Error, normalizer};
 
@@ -127,8 +127,17 @@ fn tokens(file: &File<'_>, config: &Config) -> Result<Tokens, Error> {
             let what = format!("the text of added token {} in bytes", token.id);
             return Err(Error::TooLarge { what, found: token.content.len(), limit: TEXT_MAX });
         }
-        source[token.id as usize] = texts.len() + at;
-        kinds[token.id as usize] = added_kind(&token.content, token.special);
+        let source = &mut source[token.id as usize];
+        let known = *source < texts.len() && texts.get(*source as u32) == token.content.as_bytes();
+        *source = texts.len() + at;
+        // What looks like a control token is one, whatever the file says.
+        kinds[token.id as usize] = if token.special || looks_like_control(token.content.as_bytes()) {
+            Kind::Control
+        } else if known {
+            Kind::UserDefined
+        } else {
+            Kind::Added
+        };
     }
     let mut all = Strings::with_capacity(count, count * 8);
     for at in source {

@@ -27,6 +27,7 @@ mod pattern;
 mod pretokenizer;
 mod sentencepiece;
 mod tokenizer;
+mod trie;
 mod unigram;
 mod vocab;
 mod wordpiece;

@@ -11,7 +11,7 @@ use crate::added::Matcher;
 use crate::decoder::{Decoder, Progress};
 use crate::model::{Model, Scratch};
 use crate::pretokenizer::{Place, VISIBLE_SPACE};
-use crate::vocab::{Kind, Vocab, looks_like_control};
+use crate::vocab::{Kind, Vocab};
 use crate::{Detokenizer, Error, GgufVocab, normalizer, pretokenizer};
 
 /// Part of a prompt. Text that adjoins is tokenised as one text, whoever it is from.
@@ -182,7 +182,7 @@ impl Inner {
     fn is_border(&self, id: u32) -> bool {
         match self.vocab.kind(id) {
             Kind::Control | Kind::Unknown => true,
-            Kind::UserDefined => self.added_style == AddedStyle::Border,
+            Kind::UserDefined | Kind::Added => self.added_style == AddedStyle::Border,
             Kind::Normal | Kind::Unused | Kind::Byte => false,
         }
     }
@@ -465,9 +465,4 @@ impl Encoding<'_> {
         *place = Place { first: false, fresh: false };
         ControlFlow::Continue(())
     }
-}
-
-/// The kind of an added token: what looks like a control token is one, whatever the file says.
-pub(crate) fn added_kind(text: &str, special: bool) -> Kind {
-    if special || looks_like_control(text.as_bytes()) { Kind::Control } else { Kind::UserDefined }
 }

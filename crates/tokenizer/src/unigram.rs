@@ -3,7 +3,7 @@
 //! Time is the length of the text times the longest piece that matches at each place. Ties go to the row
 //! found first, as in the reference. Pieces are found through a trie that holds ordinary tokens only.
 
-use crate::added::Trie;
+use crate::trie::Trie;
 use crate::vocab::Vocab;
 
 /// How much worse than the worst piece an unknown character is.

@@ -24,6 +24,8 @@ pub(crate) enum Kind {
     Control,
     /// Text that is always one token, wherever it occurs.
     UserDefined,
+    /// The same, and the model does not know it: only a search of the text for it finds it.
+    Added,
     /// A hole.
     Unused,
     /// One byte of a character that has no token.
@@ -185,6 +187,11 @@ impl Vocab {
 
     pub(crate) fn kinds(&self) -> &[Kind] {
         &self.kinds
+    }
+
+    /// Texts of the tokens that ordinary text cannot become by a look-up.
+    pub(crate) fn others(&self) -> impl Iterator<Item = &[u8]> {
+        (0u32..).zip(&self.kinds).filter(|(_, kind)| !kind.is_ordinary()).map(|(id, _)| self.text(id))
     }
 
     pub(crate) fn longest(&self) -> usize {

@@ -1,5 +1,7 @@
 //! Files made to hurt are clear errors, texts made to hurt cost no more than their length.
 
+#![allow(clippy::unwrap_used, reason = "test code outside of #[test] functions")]
+
 mod support;
 
 use support::{tiny, tiny_byte_level, tiny_sentencepiece};

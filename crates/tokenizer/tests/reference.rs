@@ -1,5 +1,7 @@
 //! Our tokens and texts are the reference's, on the corpus, for every family.
 
+#![allow(clippy::unwrap_used, reason = "test code outside of #[test] functions")]
+
 mod support;
 
 use serde_json::Value;

@@ -1,5 +1,7 @@
 //! Text never becomes a control token; what is encoded decodes to itself; streaming equals decoding at once.
 
+#![allow(clippy::unwrap_used, reason = "test code outside of #[test] functions")]
+
 mod support;
 
 use proptest::prelude::*;

@@ -53,11 +53,9 @@ pub(super) fn read(component: Option<&Value>, tokens: &Tokens) -> Result<Decoder
         let text = tokens.texts.get(id);
         match kind {
             // Added tokens say literally what they say.
-            Kind::Control | Kind::UserDefined | Kind::Unknown | Kind::Unused if plan.byte_level() => {
-                bytes.push(text);
-            }
+            Kind::UserDefined | Kind::Added if plan.byte_level() => bytes.push(text),
             Kind::Control | Kind::Unknown | Kind::Unused => bytes.push(text),
-            Kind::Normal | Kind::UserDefined | Kind::Byte => bytes.push(&plan.apply(text)),
+            Kind::Normal | Kind::UserDefined | Kind::Added | Kind::Byte => bytes.push(&plan.apply(text)),
         }
     }
     Ok(Decoder { bytes, start: plan.start.unwrap_or(Start::Keep), bare: None })

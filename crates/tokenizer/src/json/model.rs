@@ -2,7 +2,7 @@
 
 use super::file::{ModelFile, VocabFile};
 use super::{Tokens, unsupported};
-use crate::bpe::{Alphabet, Bpe, Repeats};
+use crate::bpe::{Alphabet, Bpe, Merges, Repeats};
 use crate::merge::NONE;
 use crate::model::{Merging, Model};
 use crate::unigram::Unigram;
@@ -55,31 +55,27 @@ fn bpe(file: &ModelFile<'_>, tokens: Tokens, byte_level: bool) -> Result<(Vocab,
         let bytes = if file.byte_fallback.unwrap_or(false) { vocab.byte_tokens() } else { None };
         Alphabet::Chars { bytes, unknown, fuse: file.fuse_unk.unwrap_or(false) }
     };
-    let specials: rustc_hash::FxHashSet<&[u8]> = (0u32..)
-        .zip(vocab.kinds())
-        .filter(|(_, kind)| !kind.is_ordinary())
-        .map(|(id, _)| vocab.text(id))
-        .collect();
     let merges = &file.merges;
     let bpe = Bpe::new(
         &vocab,
-        |text| specials.contains(text),
-        merges.cuts.len(),
-        |rank, out| {
-            let (left, right) =
-                merges.joined.get(rank as u32).split_at_checked(merges.cuts[rank]? as usize)?;
-            if !byte_level {
-                out.extend_from_slice(left);
-                out.extend_from_slice(right);
-                return Some(left.len());
-            }
-            bytelevel::decode(left, out);
-            let cut = out.len();
-            bytelevel::decode(right, out);
-            Some(cut)
+        &Merges {
+            count: merges.cuts.len(),
+            parts: &|rank, out| {
+                let cut = merges.cuts[rank]? as usize;
+                let (left, right) = merges.joined.get(rank as u32).split_at_checked(cut)?;
+                if !byte_level {
+                    out.extend_from_slice(left);
+                    out.extend_from_slice(right);
+                    return Some(left.len());
+                }
+                bytelevel::decode(left, out);
+                let cut = out.len();
+                bytelevel::decode(right, out);
+                Some(cut)
+            },
+            source: &|rank| merges.joined.text(rank as u32).into(),
+            repeats: Repeats::LastWins,
         },
-        |rank| merges.joined.text(rank as u32).into(),
-        Repeats::LastWins,
         alphabet,
         file.ignore_merges.unwrap_or(false),
     )?;

@@ -2,6 +2,7 @@
 //!
 //! The GGUF reader stops where the tensors begin and trusts its file: it is a tool of the tests.
 #![allow(dead_code, reason = "each test file uses its part")]
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "test code outside of #[test] functions")]
 
 use std::collections::HashMap;
 use std::fs::File;
