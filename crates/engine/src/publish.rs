@@ -177,15 +177,15 @@ impl Engine {
 
     /// Makes the sequences of the further choices, once the first one's prompt is cached for them.
     fn spawn(&mut self, i: usize) {
-        let first = &self.running[i];
-        let request = self.requests[first.slot].as_mut().expect("a sequence has a request");
+        let slot = self.running[i].slot;
+        let request = self.requests[slot].as_mut().expect("a sequence has a request");
         if std::mem::replace(&mut request.spawned, true) {
             return;
         }
         for choice in 1..request.finished.len() as u32 {
+            let request = self.requests[slot].as_mut().expect("a sequence has a request");
             let sibling = request.sibling(&self.running[i], choice);
-            let place = self.waiting.partition_point(|other| other.arrival < sibling.arrival);
-            self.waiting.insert(place, sibling);
+            self.wait(sibling);
         }
     }
 

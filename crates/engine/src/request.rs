@@ -174,3 +174,14 @@ pub enum AdmitError {
         depth: usize,
     },
 }
+
+impl AdmitError {
+    /// Whether the same request may be taken later.
+    #[must_use]
+    pub const fn retryable(&self) -> bool {
+        match self {
+            Self::Overloaded { .. } => true,
+            Self::PromptTooLong { .. } => false,
+        }
+    }
+}

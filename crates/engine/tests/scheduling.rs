@@ -337,3 +337,32 @@ fn logits_for_reports_are_bounded_per_step() {
     assert!(seen.most_logit_rows.load(Ordering::Relaxed) <= 32 + 4);
     assert_eq!(listener.outcomes[&RequestId(3)].prompt.len(), 299);
 }
+
+#[test]
+fn a_thousand_requests_with_cancellations_leave_nothing_behind() {
+    let model = FakeModel::new(4096);
+    let seen = model.seen();
+    let budget = Arc::new(KvBudget::new(Bytes(40 * PAGE_BYTES)));
+    let mut engine = Engine::new(Box::new(model), budget, steps(64)).unwrap();
+    let (mut listener, mut events) = (Listener::default(), Vec::new());
+    for id in 0..1000 {
+        let dice = |n: u64| base::rng::bits(5, 0, id as u32) % n;
+        let prompt = [text(dice(3), 40), text(id, 1 + dice(50) as usize)].concat();
+        let choices = 1 + dice(2) as u32;
+        engine.submit(Request { choices, ..request(id, prompt, dice(40) as u32) }).unwrap();
+        for _ in 0..dice(6) {
+            engine.step(&mut events);
+            listener.hear(&mut events);
+        }
+        if dice(4) == 0 {
+            engine.cancel(RequestId(id - dice(20).min(id)));
+            engine.check();
+        }
+    }
+    drain(&mut engine, &mut listener);
+    assert_at_rest(&engine, 40);
+    let counters = engine.stats().counters;
+    assert_eq!(counters.finished + counters.cancelled, 1000);
+    assert!(counters.cancelled > 0 && counters.preemptions > 0 && counters.evicted_pages > 0);
+    assert!(seen.pages.load(Ordering::Relaxed) <= 40, "the model holds no more pages than the budget");
+}
