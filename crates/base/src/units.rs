@@ -77,7 +77,7 @@ const UNITS: [(&str, u64); 5] =
 impl fmt::Display for Bytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (unit, size) = UNITS.iter().copied().find(|(_, size)| self.0 >= *size).unwrap_or(("B", 1));
-        if self.0 % size == 0 || size == 1 {
+        if self.0.is_multiple_of(size) || size == 1 {
             write!(f, "{} {unit}", self.0 / size)
         } else {
             write!(f, "{:.1} {unit}", self.0 as f64 / size as f64)

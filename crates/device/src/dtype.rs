@@ -95,7 +95,7 @@ impl DType {
     /// Bytes of a row of `len` elements; `None` when the row is not whole blocks or too long.
     #[must_use]
     pub const fn row_bytes(self, len: usize) -> Option<usize> {
-        if len % self.block_len() != 0 {
+        if !len.is_multiple_of(self.block_len()) {
             return None;
         }
         (len / self.block_len()).checked_mul(self.block_bytes())

@@ -16,8 +16,8 @@ mod spec;
 mod weights;
 
 pub use arch::{Architecture, Task, architectures};
-pub use device::LoadFormat;
 pub use checkpoint::{Checkpoint, CheckpointError, Tensor};
+pub use device::LoadFormat;
 pub use encoder::{EmbeddingModel, EmbeddingSpec};
 pub use forward::{LanguageModel, ModelSpec};
 pub use load::{LoadError, Loaded, load};

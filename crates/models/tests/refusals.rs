@@ -1,4 +1,5 @@
 //! What a checkpoint asks for and is not built is refused by name; what is only sloppy loads.
+#![allow(clippy::unwrap_used, reason = "helpers of tests may end the test")]
 
 mod support;
 

@@ -1,4 +1,5 @@
 //! What a row answers does not depend on how the work is cut, ordered or shared: bit for bit.
+#![allow(clippy::unwrap_used, reason = "helpers of tests may end the test")]
 
 mod support;
 

@@ -38,10 +38,13 @@ pub enum KvPrecision {
     Half,
 }
 
-/// Keys and values by page, layer and slot.
+/// A page's keys and values by layer and slot.
+type Slots = HashMap<(usize, usize), (Vec<f32>, Vec<f32>)>;
+
+/// The pages that have memory.
 #[derive(Default)]
 pub struct Pages {
-    has: HashMap<PageId, HashMap<(usize, usize), (Vec<f32>, Vec<f32>)>>,
+    has: HashMap<PageId, Slots>,
 }
 
 pub struct Naive {
