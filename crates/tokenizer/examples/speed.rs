@@ -1,4 +1,5 @@
-//! Measures load time and encoding speed: `cargo run --release -p tokenizer --example speed FILE.gguf [TEXT]`.
+//! Measures load time and encoding speed: `cargo run --release -p tokenizer --example speed FILE [TEXT]`, where FILE
+//! is a GGUF file or a `tokenizer.json`.
 //!
 //! Without a text it encodes the fixture corpus over and over, which no word cache can hold whole but which
 //! is harder than ordinary prose.
@@ -14,10 +15,16 @@ use tokenizer::{Piece, Specials, Tokenizer};
 fn main() {
     let mut arguments = std::env::args().skip(1);
     let file = arguments.next().unwrap();
-    let metadata = support::Metadata::read(file.as_ref());
-    let vocab = metadata.vocab();
-    let start = Instant::now();
-    let tokenizer = Tokenizer::from_gguf(vocab).unwrap();
+    let (tokenizer, start);
+    if file.ends_with(".json") {
+        let bytes = std::fs::read(&file).unwrap();
+        start = Instant::now();
+        tokenizer = Tokenizer::from_json(&bytes, None).unwrap();
+    } else {
+        let metadata = support::Metadata::read(file.as_ref());
+        start = Instant::now();
+        tokenizer = Tokenizer::from_gguf(metadata.vocab()).unwrap();
+    }
     println!("load {:.0} ms, {} tokens", start.elapsed().as_secs_f64() * 1e3, tokenizer.vocab_size());
     let text = match arguments.next() {
         Some(path) => String::from_utf8_lossy(&std::fs::read(path).unwrap()).into_owned(),

@@ -100,6 +100,8 @@ fn a_bert_vocabulary_of_gguf_encodes_as_its_tokenizer_json() {
         .map(|(text, id)| {
             // GGUF marks the beginning of words instead of their continuation.
             let text = match text.strip_prefix("##") {
+                // GGUF's marks cannot tell these from the beginning of a word.
+                Some(rest) if rest.starts_with('\u{2581}') => format!("[unused{id}]"),
                 Some(rest) => rest.to_owned(),
                 None if text.starts_with('[') && text.len() > 1 => text.clone(),
                 None => format!("\u{2581}{text}"),
@@ -111,12 +113,11 @@ fn a_bert_vocabulary_of_gguf_encodes_as_its_tokenizer_json() {
     let tokenizer = Tokenizer::from_gguf(GgufVocab {
         model: "bert",
         tokens: tokens.iter().map(|(_, text)| text.as_bytes()).collect(),
-        types: (0..tokens.len()).map(|id| if id < 5 { 3 } else { 1 }).collect(),
+        types: tokens.iter().map(|(_, text)| if text.starts_with('[') { 3 } else { 1 }).collect(),
         ..GgufVocab::default()
     })
     .unwrap();
     let reference = tiny("wordpiece");
-    // GGUF's marks cannot tell a word from the continuation of a word by a visible space.
     for text in support::corpus().into_iter().filter(|text| !text.contains('\u{2581}')) {
         let ids = tokenizer.encode_ordinary(&text);
         assert_eq!(ids, reference.encode_ordinary(&text), "{text:?}");
