@@ -33,11 +33,25 @@ use style::Style;
 )]
 struct Cli {
     /// Settings file [default: ./hearth.toml, then hearth.toml in the data folder]
-    #[arg(long, global = true, value_name = "FILE", env = "HEARTH_CONFIG", help_heading = "Global options")]
+    #[arg(
+        long,
+        global = true,
+        value_name = "FILE",
+        env = "HEARTH_CONFIG",
+        hide_env_values = true,
+        help_heading = "Global options"
+    )]
     config: Option<PathBuf>,
 
     /// Folder for models and state [default: ~/.local/share/hearth]
-    #[arg(long, global = true, value_name = "DIR", env = "HEARTH_DATA_DIR", help_heading = "Global options")]
+    #[arg(
+        long,
+        global = true,
+        value_name = "DIR",
+        env = "HEARTH_DATA_DIR",
+        hide_env_values = true,
+        help_heading = "Global options"
+    )]
     data_dir: Option<PathBuf>,
 
     #[command(subcommand)]

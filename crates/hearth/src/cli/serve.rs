@@ -11,17 +11,19 @@ use super::{Session, runtime};
 use crate::catalog::Catalog;
 use crate::config::{ApiKey, Layer, ModelArg, Quantize, Settings};
 use crate::http::{self, ModelHealth, ModelState, Status};
-use crate::{metrics, pull};
+use crate::metrics;
+use crate::pull::{self, Progress};
 use anyhow::{Context, bail};
 use base::{Clock, SystemClock};
 use protocol::{Backend, ModelTask};
 use serving::{LoadFormat, Local, LocalConfig, ModelSource};
 use std::collections::HashSet;
-use std::io;
+use std::io::{self, IsTerminal};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -60,6 +62,7 @@ async fn serve(settings: &Settings, catalog: &Catalog, file: Option<&Path>) -> a
     let status = Arc::new(Health::new(Arc::clone(&local), &settings.models));
     let mut stop = Stop::new().context("signals cannot be watched")?;
     let (ended, end) = tokio::sync::oneshot::channel::<()>();
+    // The engines end their streams properly a little before connections are cut.
     let config = http::Config {
         api_key: settings.api_key.as_ref().map(|key| key.secret().to_owned()),
         grace: settings.shutdown_limit,
@@ -89,14 +92,17 @@ async fn serve(settings: &Settings, catalog: &Catalog, file: Option<&Path>) -> a
     loaded.map(|_| ())
 }
 
+/// Time between the last word of a stream that was ended and the cut of its connection.
+const LAST_WORDS: Duration = Duration::from_millis(500);
+
 async fn wind_down(server: tokio::task::JoinHandle<anyhow::Result<()>>, local: &Local, settings: &Settings) {
-    match server.await {
+    let engines = local.shutdown(settings.shutdown_limit.saturating_sub(LAST_WORDS));
+    let (server, ()) = tokio::join!(server, engines);
+    match server {
         Ok(Ok(())) => {}
         Ok(Err(error)) => style::warn(&format!("the server ended with {error:#}")),
         Err(error) => style::warn(&format!("the server's task failed: {error}")),
     }
-    // Connections are gone, so what is left to finish is nobody's; the engine only needs its last step.
-    local.shutdown(settings.shutdown_limit.min(std::time::Duration::from_secs(1))).await;
 }
 
 fn cannot_listen(address: SocketAddr, error: &io::Error) -> anyhow::Error {
@@ -202,7 +208,13 @@ async fn load_one(
     let local = Arc::clone(local);
     let label = format!("loading {}", located.id);
     let load = tokio::task::spawn_blocking(move || {
-        let mut progress = pull::for_stderr();
+        // Seconds, mostly: worth a bar on a terminal, and one line in a log.
+        let mut progress: Box<dyn Progress> = if io::stderr().is_terminal() {
+            Box::new(pull::Bars::default())
+        } else {
+            style::say(&label);
+            Box::new(pull::Silent)
+        };
         let mut begun = false;
         let result = local.load(source, &mut |done, total| {
             if !begun {

@@ -17,7 +17,7 @@ use tokenizer::{Piece, Specials, Tokenizer};
   hearth tokenize --model smollm2-135m-instruct --decode 19556 665")]
 pub(super) struct Args {
     /// Model whose tokenizer to use: an id of the catalog, a .gguf file or a Hugging Face folder
-    #[arg(long, short, value_name = "ID_OR_PATH", env = "HEARTH_MODEL")]
+    #[arg(long, short, value_name = "ID_OR_PATH", env = "HEARTH_MODEL", hide_env_values = true)]
     model: ModelArg,
 
     /// The text, or - for standard input; with --decode, token ids

@@ -22,12 +22,12 @@ use std::time::Duration;
 pub struct Layer {
     /// Model to serve: an id of the catalog (pulled when missing), hf:OWNER/REPO/FILE.gguf, a .gguf file or a Hugging
     /// Face folder; NAME=… sets the id that callers use. May be given several times
-    #[arg(long = "model", value_name = "[NAME=]ID_OR_PATH", env = "HEARTH_MODEL")]
+    #[arg(long = "model", value_name = "[NAME=]ID_OR_PATH", env = "HEARTH_MODEL", hide_env_values = true)]
     #[serde(rename = "models")]
     pub models: Option<Vec<ModelArg>>,
 
     /// Address and port to listen on; any but loopback needs --api-key [default: 127.0.0.1:8790]
-    #[arg(long, value_name = "ADDR", env = "HEARTH_LISTEN")]
+    #[arg(long, value_name = "ADDR", env = "HEARTH_LISTEN", hide_env_values = true)]
     pub listen: Option<Listen>,
 
     /// Key that callers must send as `Authorization: Bearer KEY` (the environment keeps it out of the process list)
@@ -35,31 +35,31 @@ pub struct Layer {
     pub api_key: Option<ApiKey>,
 
     /// Threads that compute [default: the cores this process may use]
-    #[arg(long, value_name = "N", env = "HEARTH_THREADS")]
+    #[arg(long, value_name = "N", env = "HEARTH_THREADS", hide_env_values = true)]
     pub threads: Option<NonZeroUsize>,
 
     /// Longest sequence in tokens, where the model's own limit is higher [default: the model's own]
-    #[arg(long, value_name = "TOKENS", env = "HEARTH_CONTEXT")]
+    #[arg(long, value_name = "TOKENS", env = "HEARTH_CONTEXT", hide_env_values = true)]
     pub context: Option<NonZeroU32>,
 
     /// Memory for the KV cache of all models together, for example 4GiB [default: a share of the free memory]
-    #[arg(long, value_name = "SIZE", env = "HEARTH_KV_MEMORY")]
+    #[arg(long, value_name = "SIZE", env = "HEARTH_KV_MEMORY", hide_env_values = true)]
     pub kv_memory: Option<Size>,
 
     /// Quantise F32, F16 and BF16 weights while loading
-    #[arg(long, value_name = "FORMAT", env = "HEARTH_QUANTIZE")]
+    #[arg(long, value_name = "FORMAT", env = "HEARTH_QUANTIZE", hide_env_values = true)]
     pub quantize: Option<Quantize>,
 
     /// Requests that may wait for each model; more are told to come back later [default: 1024]
-    #[arg(long, value_name = "N", env = "HEARTH_QUEUE")]
+    #[arg(long, value_name = "N", env = "HEARTH_QUEUE", hide_env_values = true)]
     pub queue: Option<NonZeroUsize>,
 
     /// Most tokens computed in one step of a model [default: 512]
-    #[arg(long, value_name = "TOKENS", env = "HEARTH_STEP_TOKENS")]
+    #[arg(long, value_name = "TOKENS", env = "HEARTH_STEP_TOKENS", hide_env_values = true)]
     pub step_tokens: Option<NonZeroU32>,
 
     /// Seconds that running requests may go on after a stop was asked for [default: 10]
-    #[arg(long, value_name = "SECONDS", env = "HEARTH_SHUTDOWN_LIMIT")]
+    #[arg(long, value_name = "SECONDS", env = "HEARTH_SHUTDOWN_LIMIT", hide_env_values = true)]
     pub shutdown_limit: Option<u64>,
 
     /// Folder for models and state; a global flag, so not declared here.

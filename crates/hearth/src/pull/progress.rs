@@ -88,7 +88,7 @@ impl Progress for Lines {
         self.next = done + self.step();
         let size = total.map_or_else(String::new, |total| format!(" ({})", Bytes(total)));
         let kept = if done > 0 { format!(", {} are here already", Bytes(done)) } else { String::new() };
-        eprintln!("  getting {name}{size}{kept}");
+        eprintln!("  {name}{size}{kept}");
     }
 
     fn advance(&mut self, done: u64) {

@@ -42,7 +42,7 @@ pub(super) struct Args {
     model: Option<ModelArg>,
 
     /// Server to talk to
-    #[arg(long, value_name = "URL", env = "HEARTH_URL")]
+    #[arg(long, value_name = "URL", env = "HEARTH_URL", hide_env_values = true)]
     url: Option<String>,
 
     /// The server's key
@@ -66,15 +66,15 @@ pub(super) struct Args {
     seed: Option<u64>,
 
     /// Threads that compute, when the model is loaded in this process
-    #[arg(long, value_name = "N", env = "HEARTH_THREADS")]
+    #[arg(long, value_name = "N", env = "HEARTH_THREADS", hide_env_values = true)]
     threads: Option<NonZeroUsize>,
 
     /// Longest conversation in tokens, when the model is loaded in this process
-    #[arg(long, value_name = "TOKENS", env = "HEARTH_CONTEXT")]
+    #[arg(long, value_name = "TOKENS", env = "HEARTH_CONTEXT", hide_env_values = true)]
     context: Option<NonZeroU32>,
 
     /// Quantise F32, F16 and BF16 weights while loading in this process
-    #[arg(long, value_name = "FORMAT", env = "HEARTH_QUANTIZE")]
+    #[arg(long, value_name = "FORMAT", env = "HEARTH_QUANTIZE", hide_env_values = true)]
     quantize: Option<Quantize>,
 
     /// Do not show speed and cached tokens after each answer

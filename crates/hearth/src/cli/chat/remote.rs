@@ -116,7 +116,7 @@ impl Remote {
         let mut response = good(request.send().await?).await?;
         let mut lines = Lines::default();
         let (mut usage, mut cut, mut done) = (None, false, false);
-        while let Some(bytes) = response.chunk().await? {
+        while let Some(bytes) = response.chunk().await.context("the answer was cut off")? {
             lines.push(&bytes)?;
             while let Some(line) = lines.next() {
                 let Some(data) = line.strip_prefix("data:").map(str::trim) else { continue };

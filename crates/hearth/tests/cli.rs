@@ -1,0 +1,220 @@
+//! The built binary as a person or a script calls it, without a model: messages, exit codes, and what a kill leaves.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use tempfile::TempDir;
+
+fn hearth(data: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_hearth"));
+    // Nothing of the developer's own settings may reach a test.
+    command.env_clear().env("HOME", data).env("HEARTH_DATA_DIR", data).current_dir(data).stdin(Stdio::null());
+    command
+}
+
+fn run(data: &TempDir, args: &[&str]) -> Output {
+    hearth(data.path()).args(args).output().expect("hearth runs")
+}
+
+#[track_caller]
+fn fails(data: &TempDir, args: &[&str], parts: &[&str]) {
+    let output = run(data, args);
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success(), "{args:?} succeeded");
+    for part in parts {
+        assert!(error.contains(part), "{part:?} is not in: {error}");
+    }
+}
+
+fn folder() -> TempDir {
+    tempfile::tempdir().expect("tempdir")
+}
+
+/// Ends the process when the test does, however it does.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A server without models on a free port; gives its address once it says so.
+fn serve(data: &TempDir, args: &[&str]) -> (Running, String) {
+    let child = hearth(data.path())
+        .args(["serve", "--listen", "127.0.0.1:0", "--threads", "1"])
+        .args(args)
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("hearth runs");
+    let mut running = Running(child);
+    let stderr = running.0.stderr.take().expect("piped");
+    let mut seen = String::new();
+    for line in BufReader::new(stderr).lines() {
+        let line = line.expect("readable");
+        if let Some((_, rest)) = line.split_once("http://") {
+            let address = rest.split('/').next().expect("an address").to_owned();
+            return (running, address);
+        }
+        seen.push_str(&line);
+        seen.push('\n');
+    }
+    panic!("no address was told:\n{seen}");
+}
+
+fn get(address: &str, path: &str) -> String {
+    let mut stream = TcpStream::connect(address).expect("it listens");
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n").expect("sent");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("answered");
+    answer
+}
+
+#[test]
+fn an_open_address_without_a_key_is_refused_in_one_sentence() {
+    let data = folder();
+    let output = run(&data, &["serve", "--listen", "0.0.0.0:0"]);
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(error.contains("needs a key") && error.trim().lines().count() == 1, "{error}");
+}
+
+#[test]
+fn a_taken_port_is_told_in_one_sentence() {
+    let data = folder();
+    let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = taken.local_addr().expect("bound").to_string();
+    fails(&data, &["serve", "--listen", &address], &[&address, "is taken"]);
+}
+
+#[test]
+fn a_mistyped_setting_and_a_mistyped_model_get_suggestions() {
+    let data = folder();
+    fails(&data, &["serve", "--model", "smollm2-135m-instuct"], &["did you mean \"smollm2-135m-instruct\"?"]);
+    fails(&data, &["serve", "--model", "./nothing.gguf"], &["there is no model at ./nothing.gguf"]);
+    std::fs::write(data.path().join("hearth.toml"), "\nthread = 2\n").expect("write");
+    fails(&data, &["serve"], &["hearth.toml, line 2", "did you mean \"threads\"?"]);
+}
+
+#[test]
+fn a_server_without_models_starts_says_it_cannot_answer_and_stops_when_asked() {
+    let data = folder();
+    let (mut running, address) = serve(&data, &[]);
+    assert!(get(&address, "/healthz").starts_with("HTTP/1.1 503"));
+    assert!(get(&address, "/metrics").contains("hearth_kv_memory_limit_bytes"));
+    let pid = running.0.id().to_string();
+    assert!(Command::new("kill").args(["-TERM", &pid]).status().expect("kill runs").success());
+    let status = running.0.wait().expect("it ends");
+    assert!(status.success(), "{status}");
+}
+
+#[test]
+fn a_bad_model_file_ends_the_start_with_its_name() {
+    let data = folder();
+    std::fs::write(data.path().join("bad.gguf"), b"GGUF but no more").expect("write");
+    fails(
+        &data,
+        &["serve", "--listen", "127.0.0.1:0", "--model", "./bad.gguf"],
+        &["cannot load", "bad.gguf"],
+    );
+}
+
+#[test]
+fn models_are_listed_shown_and_removed() {
+    let data = folder();
+    std::fs::write(data.path().join("file.gguf"), "content").expect("write");
+    let source = format!("path:{}", data.path().join("file.gguf").display());
+    let catalog = format!(
+        "[[model]]\nid = \"mine\"\nlicence = \"MIT\"\n[[model.file]]\nname = \"m.gguf\"\nsources = [{source:?}]\n"
+    );
+    std::fs::write(data.path().join("catalog.toml"), catalog).expect("write");
+    assert!(run(&data, &["models", "pull", "mine"]).status.success());
+    let list = String::from_utf8(run(&data, &["models", "list", "--json"]).stdout).expect("UTF-8");
+    let list: serde_json::Value = serde_json::from_str(&list).expect("JSON");
+    let mine = list.as_array().expect("a list").iter().find(|row| row["id"] == "mine").expect("mine");
+    assert_eq!((&mine["state"], &mine["size"]), (&"pulled".into(), &7.into()));
+    let shown = String::from_utf8(run(&data, &["models", "show", "mine"]).stdout).expect("UTF-8");
+    assert!(shown.contains(&source) && shown.contains("MIT"), "{shown}");
+    fails(&data, &["models", "rm", "mine"], &["--yes"]);
+    assert!(run(&data, &["models", "rm", "mine", "--yes"]).status.success());
+    assert!(!data.path().join("models/mine").exists());
+    assert!(data.path().join("file.gguf").exists());
+}
+
+#[test]
+fn a_killed_pull_leaves_only_a_part_and_the_next_one_goes_on() {
+    let data = folder();
+    let body: Vec<u8> = (0..200_000_u32).map(|n| (n % 251) as u8).collect();
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let hub = format!("http://{}", listener.local_addr().expect("bound"));
+    let command = |data: &TempDir| {
+        let mut command = hearth(data.path());
+        command.args(["models", "pull", "hf:owner/repo/m.gguf"]).env("HF_ENDPOINT", &hub);
+        command.stderr(Stdio::null()).stdout(Stdio::null());
+        command
+    };
+    let mut pull = Running(command(&data).spawn().expect("hearth runs"));
+    answer(&listener, &body, 0);
+    let mut held = answer(&listener, &body, 120_000);
+    let target = data.path().join("models/m/m.gguf");
+    let part = || {
+        let folder = std::fs::read_dir(data.path().join("models/m/.partial-m"));
+        folder
+            .into_iter()
+            .flatten()
+            .flatten()
+            .map(|entry| entry.metadata().map_or(0, |data| data.len()))
+            .sum::<u64>()
+    };
+    // The bytes are on their way; the kill must come after some have been written.
+    while part() == 0 {
+        std::thread::yield_now();
+    }
+    pull.0.kill().expect("killed");
+    pull.0.wait().expect("ended");
+    held.flush().expect("the server's end is still ours");
+    drop(held);
+    assert!(!target.exists(), "no half file under the final name");
+    let kept = part();
+    let mut pull = Running(command(&data).spawn().expect("hearth runs"));
+    answer(&listener, &body, 0);
+    drop(answer_range(&listener, &body, kept));
+    assert!(pull.0.wait().expect("ends").success());
+    assert_eq!(std::fs::read(target).expect("there"), body);
+}
+
+/// Answers one request with the head of a file and so many of its bytes.
+fn answer(listener: &TcpListener, body: &[u8], bytes: usize) -> TcpStream {
+    let (mut stream, _) = listener.accept().expect("a client");
+    read_head(&mut stream);
+    let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\nETag: \"v1\"\r\n", body.len());
+    write!(stream, "{head}Connection: close\r\n\r\n").expect("sent");
+    stream.write_all(&body[..bytes]).expect("sent");
+    stream
+}
+
+/// Answers one request for the rest of a file.
+fn answer_range(listener: &TcpListener, body: &[u8], from: u64) -> TcpStream {
+    let (mut stream, _) = listener.accept().expect("a client");
+    let head = read_head(&mut stream).to_ascii_lowercase();
+    assert!(head.contains(&format!("range: bytes={from}-")), "{head}");
+    let rest = &body[usize::try_from(from).expect("small")..];
+    let range = format!("bytes {from}-{}/{}", body.len() - 1, body.len());
+    let head =
+        format!("HTTP/1.1 206 Partial\r\nContent-Length: {}\r\nContent-Range: {range}\r\n", rest.len());
+    write!(stream, "{head}Connection: close\r\n\r\n").expect("sent");
+    stream.write_all(rest).expect("sent");
+    stream
+}
+
+fn read_head(stream: &mut TcpStream) -> String {
+    let mut head = Vec::new();
+    let mut byte = [0];
+    while !head.ends_with(b"\r\n\r\n") && stream.read(&mut byte).expect("readable") == 1 {
+        head.push(byte[0]);
+    }
+    String::from_utf8(head).expect("UTF-8")
+}
