@@ -357,6 +357,7 @@ fn tile_rows(spec: &AttentionSpec) -> usize {
 }
 
 /// Causal attention over pages.
+#[allow(clippy::too_many_arguments)]
 pub(crate) fn paged(
     level: Level,
     pool: &Pool,

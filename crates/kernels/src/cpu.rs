@@ -290,7 +290,7 @@ impl Device for Cpu {
         positions: &[u32],
     ) {
         let rotary = 2 * frequencies.len();
-        assert!(x.width % head_dim == 0 && rotary <= head_dim, "whole heads that hold what turns");
+        assert!(x.width.is_multiple_of(head_dim) && rotary <= head_dim, "whole heads that hold what turns");
         assert_eq!(x.rows(), positions.len(), "a position per row");
         if positions.is_empty() || rotary == 0 {
             return;

@@ -8,9 +8,9 @@
 //! Invariants: one region at a time; a job lives on its caller's stack and is only read by workers
 //! that are counted inside; workers spin for some microseconds after a region and then sleep.
 //!
-//! What it does not do: pin threads (measured: on a machine shared with a server's other threads the
-//! system's own balance was no worse), nest (an inner loop runs on the thread that asked), or promise
-//! which thread runs an item: results must not depend on that.
+//! What it does not do: pin threads (the thread that asks belongs to the engine, and a server's other threads
+//! share the processors), nest (an inner loop runs on the thread that asked), or promise which thread
+//! runs an item: results must not depend on that.
 
 use std::any::Any;
 use std::cell::Cell;

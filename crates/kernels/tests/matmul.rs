@@ -143,6 +143,7 @@ fn every_instruction_set_and_thread_count_gives_the_same_bits() {
 }
 
 #[test]
+#[allow(clippy::single_range_in_vec_init)] // Some formats have two ranges.
 fn extreme_codes_do_not_saturate() {
     // All codes at their extremes against activations of full size: where sixteen-bit sums would clip.
     for dtype in QUANTISED {

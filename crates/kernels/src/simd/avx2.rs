@@ -390,9 +390,4 @@ impl Simd for Avx2 {
         }
         sum
     }
-
-    #[inline(always)]
-    fn prefetch(self, address: *const u8) {
-        proven!(_mm_prefetch::<_MM_HINT_T0>(address.cast()))
-    }
 }

@@ -244,9 +244,4 @@ impl Simd for Avx512 {
         }
         sum
     }
-
-    #[inline(always)]
-    fn prefetch(self, address: *const u8) {
-        proven!(_mm_prefetch::<_MM_HINT_T0>(address.cast()))
-    }
 }

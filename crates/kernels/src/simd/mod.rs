@@ -119,9 +119,6 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     /// `w` are unsigned codes below `2^bits`. With `bits == 8` the caller's `offset` must be
     /// `-128 * sum(a)`: codes stand for `code - 128`. `a` is in `[-127, 127]` and `N * 4` long.
     fn dot<const N: usize>(self, bits: u32, w: &[Self::B; N], a: &[i8], offset: Self::I) -> Self::I;
-
-    /// Asks for the cache line at `address`; never faults.
-    fn prefetch(self, address: *const u8);
 }
 
 /// The instruction set in use; found once when the device is made.

@@ -179,7 +179,4 @@ impl Simd for Scalar {
         }
         sum
     }
-
-    #[inline(always)]
-    fn prefetch(self, _address: *const u8) {}
 }
