@@ -172,3 +172,30 @@ fn a_key_is_never_shown() {
     let settings = resolve(flags(&["--api-key", "very-secret"])).expect("resolves");
     assert!(!format!("{settings:?}").contains("very-secret"));
 }
+
+/// The first TOML block of a document.
+fn example(document: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs").join(document);
+    let text = std::fs::read_to_string(path).expect("the document is there");
+    let block = text.split("```toml\n").nth(1).and_then(|rest| rest.split("```").next());
+    block.expect("a TOML block").to_owned()
+}
+
+#[test]
+fn the_documents_examples_are_right() {
+    let layer = parse(&example("configuration.md")).expect("parses");
+    assert_eq!(layer.models.map(|models| models.len()), Some(3));
+    let hash = "a".repeat(64);
+    let catalog = example("models.md").replace("7485…", &hash);
+    let catalog = crate::catalog::Catalog::parse(&catalog, "docs/models.md").expect("parses");
+    assert!(catalog.find("our-model-latest").is_some());
+}
+
+#[test]
+fn the_document_names_every_setting() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/configuration.md");
+    let text = std::fs::read_to_string(path).expect("the document is there");
+    for key in KEYS {
+        assert!(text.contains(&format!("| `{key}`")), "{key}");
+    }
+}

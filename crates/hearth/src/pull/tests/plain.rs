@@ -164,8 +164,11 @@ async fn a_dropped_pull_leaves_nothing_under_the_final_name() {
     let url = format!("http://{}/m", listener.local_addr().expect("bound"));
     let body = bytes.clone();
     let server = std::thread::spawn(move || {
-        use std::io::Write;
+        use std::io::{BufRead, BufReader, Write};
         let (mut stream, _) = listener.accept().expect("a client");
+        // An answer before the question would break the connection.
+        let lines = BufReader::new(&stream).lines().map_while(Result::ok);
+        assert!(lines.take_while(|line| !line.is_empty()).count() > 0, "a request came");
         let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", body.len());
         stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(&body[..60_000])).expect("sent");
         // Ends when the test drops its end.
