@@ -23,6 +23,26 @@ pub(super) async fn read(config: &Config, request: Request) -> Result<(HeaderMap
     Ok((parts.headers, body))
 }
 
+/// Bodies up to this size are parsed where they are read: at some hundred megabytes a second nobody waits.
+const PARSE_HERE: usize = 256 << 10;
+
+/// Parses a body, a large one on a thread that nobody else waits for.
+pub(super) async fn parse<T: Send + 'static>(
+    body: Bytes,
+    parse: impl FnOnce(&[u8]) -> Result<T, Error> + Send + 'static,
+) -> Result<T, Error> {
+    if body.len() <= PARSE_HERE {
+        return parse(&body);
+    }
+    match tokio::task::spawn_blocking(move || parse(&body)).await {
+        Ok(parsed) => parsed,
+        Err(error) => match error.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            Err(_) => Err(Error::new(ErrorKind::Unavailable, "The server is shutting down")),
+        },
+    }
+}
+
 async fn body_of(config: &Config, headers: &HeaderMap, mut data: BodyDataStream) -> Result<Bytes, Error> {
     if let Some(encoding) = headers.get(header::CONTENT_ENCODING)
         && !encoding.as_bytes().eq_ignore_ascii_case(b"identity")

@@ -1,6 +1,6 @@
 //! Workers AI's native routes. The account in the path is not looked at: there is one.
 
-use super::body::read;
+use super::body::{parse, read};
 use super::openai::{gather, located, session};
 use super::refusal::{Answered, json};
 use super::{App, sse};
@@ -24,8 +24,7 @@ pub(super) async fn run(
     let Path((_, model)) = path.map_err(|error| Error::new(ErrorKind::RouteNotFound, error.body_text()))?;
     not_queued(query)?;
     let (headers, body) = read(&app.config, request).await?;
-    let input = parse_input(&body)?;
-    drop(body);
+    let input = parse(body, parse_input).await?;
     answer(&app, &headers, &model, input, InputAt::Root).await
 }
 
@@ -33,8 +32,7 @@ pub(super) async fn run(
 pub(super) async fn run_named(State(app): State<Arc<App>>, query: Parameters, request: Request) -> Answered {
     not_queued(query)?;
     let (headers, body) = read(&app.config, request).await?;
-    let run = parse_run(&body)?;
-    drop(body);
+    let run = parse(body, parse_run).await?;
     answer(&app, &headers, &run.model, run.input, InputAt::Field).await
 }
 
