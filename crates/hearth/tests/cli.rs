@@ -42,7 +42,8 @@ impl Drop for Running {
     }
 }
 
-/// A server without models on a free port; gives its address once it says so.
+/// A server without models on a free port; gives its address once it says so. Nobody reads its standard error from
+/// then on, as when its terminal was closed.
 fn serve(data: &TempDir, args: &[&str]) -> (Running, String) {
     let child = hearth(data.path())
         .args(["serve", "--listen", "127.0.0.1:0", "--threads", "1"])

@@ -152,6 +152,8 @@ fn start_log() {
         .with_env_filter(filter)
         .with_writer(io::stderr)
         .with_ansi(Style::for_stderr().is_colourful())
+        // Without standard error, telling that a line could not be written would end the process.
+        .log_internal_errors(false)
         .init();
 }
 

@@ -1,8 +1,7 @@
 //! Colours on terminals, none elsewhere; and the one place that prints errors.
-#![allow(clippy::print_stderr, reason = "for the person at the terminal")]
 
 use std::fmt::Display;
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write};
 
 /// Whether to colour.
 #[derive(Clone, Copy, Debug)]
@@ -54,23 +53,22 @@ fn wanted() -> bool {
 
 /// Prints an error with its causes.
 pub(super) fn error(error: &anyhow::Error) {
-    eprintln!("{} {error:#}", Style::for_stderr().red("error:"));
+    say(&format!("{} {error:#}", Style::for_stderr().red("error:")));
 }
 
 /// Prints a warning.
 pub(super) fn warn(text: &str) {
-    eprintln!("{} {text}", Style::for_stderr().yellow("warning:"));
+    say(&format!("{} {text}", Style::for_stderr().yellow("warning:")));
 }
 
 /// Prints a line of news.
 pub(super) fn say(text: &str) {
-    eprintln!("{text}");
+    say_part(&format!("{text}\n"));
 }
 
 /// Prints a part of a line of news.
 pub(super) fn say_part(text: &str) {
-    use std::io::Write;
-    eprint!("{text}");
-    // Standard error that cannot be flushed leaves nobody to tell.
-    let _ = std::io::stderr().flush();
+    let mut stderr = std::io::stderr().lock();
+    // A server outlives the terminal it was started from; then there is nobody left to tell.
+    let _ = stderr.write_all(text.as_bytes()).and_then(|()| stderr.flush());
 }

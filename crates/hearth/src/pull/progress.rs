@@ -1,9 +1,14 @@
 //! How a pull shows that it moves: a bar on a terminal, a line now and then elsewhere, nothing in tests.
-#![allow(clippy::print_stderr, reason = "progress is for the person at the terminal")]
 
 use base::Bytes;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write};
+
+/// A line on standard error, when there is one.
+fn say(line: &str) {
+    // Progress that nobody sees is no fault.
+    let _ = writeln!(std::io::stderr(), "{line}");
+}
 
 /// Told how a pull goes.
 pub trait Progress {
@@ -53,8 +58,8 @@ impl Progress for Bars {
 
     fn note(&mut self, line: &str) {
         match &self.0 {
-            Some(bar) => bar.suspend(|| eprintln!("  {line}")),
-            None => eprintln!("  {line}"),
+            Some(bar) => bar.suspend(|| say(&format!("  {line}"))),
+            None => say(&format!("  {line}")),
         }
     }
 
@@ -88,7 +93,7 @@ impl Progress for Lines {
         self.next = done + self.step();
         let size = total.map_or_else(String::new, |total| format!(" ({})", Bytes(total)));
         let kept = if done > 0 { format!(", {} are here already", Bytes(done)) } else { String::new() };
-        eprintln!("  {name}{size}{kept}");
+        say(&format!("  {name}{size}{kept}"));
     }
 
     fn advance(&mut self, done: u64) {
@@ -97,13 +102,15 @@ impl Progress for Lines {
         }
         self.next = done + self.step();
         match self.total {
-            Some(total) if total > 0 => eprintln!("  {} {} %", self.name, done.saturating_mul(100) / total),
-            _ => eprintln!("  {} {}", self.name, Bytes(done)),
+            Some(total) if total > 0 => {
+                say(&format!("  {} {} %", self.name, done.saturating_mul(100) / total))
+            }
+            _ => say(&format!("  {} {}", self.name, Bytes(done))),
         }
     }
 
     fn note(&mut self, line: &str) {
-        eprintln!("  {line}");
+        say(&format!("  {line}"));
     }
 
     fn end(&mut self) {}
