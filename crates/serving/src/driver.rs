@@ -10,7 +10,8 @@
 
 use crate::inbox::{Command, Inbox, Mail, Message, Submission, Wait, overloaded, unavailable};
 use crate::metrics::Metrics;
-use base::{Clock, RequestId};
+use crate::pace::Pace;
+use base::{Clock, RequestId, Tokens};
 use engine::{Activity, AdmitError, Engine, Event, EventKind, Stats};
 use protocol::{Error, ErrorKind};
 use rustc_hash::FxHashMap;
@@ -31,6 +32,8 @@ pub(crate) type Rebuild = Box<dyn FnMut() -> Result<Engine, String> + Send>;
 pub(crate) struct Driver {
     pub model: String,
     pub engine: Engine,
+    /// Rows of a step when nobody waits for tokens.
+    pub step_tokens: Tokens,
     pub rebuild: Rebuild,
     pub inbox: Arc<Inbox>,
     pub metrics: Arc<Metrics>,
@@ -56,7 +59,7 @@ struct Requests {
 impl Driver {
     /// The body of the thread.
     pub fn run(self) {
-        let Self { model, engine, mut rebuild, inbox, metrics, clock } = self;
+        let Self { model, engine, step_tokens, mut rebuild, inbox, metrics, clock } = self;
         let mut requests = Requests { sinks: FxHashMap::default(), gone: Vec::new(), events: Vec::new() };
         let mut last_panic: Option<Duration> = None;
         let mut pause = Duration::ZERO;
@@ -82,7 +85,7 @@ impl Driver {
             inbox.set_stats(running.stats());
             inbox.set_ready(true);
             let ended = catch_unwind(AssertUnwindSafe(|| {
-                serve(&mut running, &inbox, &mut requests, &metrics, &*clock)
+                serve(&mut running, step_tokens, &inbox, &mut requests, &metrics, &*clock)
             }));
             if ended.is_ok() {
                 break;
@@ -114,7 +117,16 @@ impl Driver {
 }
 
 /// Steps until the inbox is closed.
-fn serve(engine: &mut Engine, inbox: &Inbox, requests: &mut Requests, metrics: &Metrics, clock: &dyn Clock) {
+fn serve(
+    engine: &mut Engine,
+    step_tokens: Tokens,
+    inbox: &Inbox,
+    requests: &mut Requests,
+    metrics: &Metrics,
+    clock: &dyn Clock,
+) {
+    let mut pace = Pace::new(step_tokens);
+    let mut rows = engine.stats().counters.rows;
     let mut wait = Wait::No;
     loop {
         let mail = inbox.take(wait);
@@ -125,12 +137,19 @@ fn serve(engine: &mut Engine, inbox: &Inbox, requests: &mut Requests, metrics: &
         for command in mail.commands {
             requests.obey(engine, command);
         }
+        let begin = clock.now();
         let activity = engine.step(&mut requests.events);
-        requests.hand_out(clock.now(), metrics);
+        let end = clock.now();
+        let tokens = requests.hand_out(end, metrics);
         for id in requests.gone.drain(..) {
             engine.cancel(id);
         }
-        inbox.set_stats(engine.stats());
+        let stats = engine.stats();
+        inbox.set_stats(stats);
+        if activity == Activity::Worked {
+            engine.set_step_tokens(pace.next(stats.counters.rows - rows, tokens, end.saturating_sub(begin)));
+            rows = stats.counters.rows;
+        }
         wait = match activity {
             Activity::Worked => Wait::No,
             Activity::Idle | Activity::WaitingForMemory => Wait::Forever,
@@ -166,11 +185,13 @@ impl Requests {
         let _ = accepted.send(answer);
     }
 
-    /// Gives each event to its request.
-    fn hand_out(&mut self, now: Duration, metrics: &Metrics) {
+    /// Gives each event to its request. Gives how many tokens there were.
+    fn hand_out(&mut self, now: Duration, metrics: &Metrics) -> u64 {
+        let mut tokens = 0;
         for Event { request, kind } in self.events.drain(..) {
             let Some(sink) = self.sinks.get_mut(&request) else { continue };
             if let EventKind::Token { .. } = kind {
+                tokens += 1;
                 let gap = now.saturating_sub(std::mem::replace(&mut sink.last, now));
                 if std::mem::replace(&mut sink.begun, true) {
                     metrics.next_token(gap);
@@ -193,6 +214,7 @@ impl Requests {
         for id in &self.gone {
             self.sinks.remove(id);
         }
+        tokens
     }
 
     /// Ends all requests with an error.

@@ -116,16 +116,13 @@ impl Embedder {
                     let ids = ids.map_err(|long| too_long(i, "at least ", long.at_least + around))?;
                     self.tokenizer.add_special(ids)
                 }
-                EmbeddingInput::Tokens(ids) => {
-                    if let Some(id) = ids.iter().find(|id| **id >= self.spec.vocab) {
-                        let vocab = self.spec.vocab;
-                        let message =
-                            format!("token {id} is not in this model's vocabulary of {vocab} tokens");
-                        return Err(Error::invalid(name(), message));
-                    }
-                    ids.clone()
-                }
+                EmbeddingInput::Tokens(ids) => ids.clone(),
             };
+            if let Some(id) = ids.iter().find(|id| **id >= self.spec.vocab) {
+                let vocab = self.spec.vocab;
+                let message = format!("token {id} is not in this model's vocabulary of {vocab} tokens");
+                return Err(Error::invalid(name(), message));
+            }
             if ids.is_empty() {
                 return Err(Error::invalid(name(), format!("{} is empty", name())));
             }

@@ -17,6 +17,7 @@ mod local;
 mod machine;
 pub mod memory;
 pub mod metrics;
+mod pace;
 mod prompt;
 mod source;
 pub mod stop;

@@ -110,9 +110,6 @@ pub enum LoadError {
     /// There is none.
     #[error("the model comes without a tokenizer (tokenizer.json, or tokenizer.ggml.* in GGUF)")]
     NoTokenizer,
-    /// The tokenizer can say tokens that the model does not have.
-    #[error("the tokenizer does not belong to the model: {0}")]
-    Mismatch(String),
     /// The KV budget is too small for the model.
     #[error(transparent)]
     Engine(#[from] engine::Error),
@@ -263,6 +260,7 @@ impl Local {
         let driver = Driver {
             model: source.id.clone(),
             engine,
+            step_tokens: self.config.step_tokens,
             rebuild,
             inbox: Arc::clone(&inbox),
             metrics: Arc::clone(&metrics),
@@ -295,11 +293,6 @@ impl Local {
         reload: Reload,
         tokenizer: Tokenizer,
     ) -> Result<(), LoadError> {
-        let vocab = model.spec().vocab;
-        if tokenizer.vocab_size() > vocab {
-            let size = tokenizer.vocab_size();
-            return Err(LoadError::Mismatch(format!("{size} tokens for a vocabulary of {vocab}")));
-        }
         let metrics = Arc::new(Metrics::default());
         let queue = self.config.queue;
         let (embedder, thread) =

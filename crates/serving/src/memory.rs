@@ -37,6 +37,9 @@ use tokenizer::{Piece, Specials, Tokenizer, TooLong};
 
 /// What an entry costs beside its text and ids.
 const OVERHEAD: usize = 256;
+/// How often a prompt is tokenised up to a span in vain before spans are no longer looked up: each time costs
+/// the prompt so far, and a prompt may hold many short texts that were said elsewhere.
+const MISSES: usize = 16;
 
 /// A hash of a row of ids, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -61,11 +64,17 @@ pub struct TurnMemory {
 struct State {
     entries: FxHashMap<Key, Entry>,
     /// By text: the white space that stands before it in some entry, and in how many.
-    leads: FxHashMap<(Namespace, u64), Vec<(Box<str>, usize)>>,
+    leads: FxHashMap<(Namespace, u64), Vec<Lead>>,
     /// Keys by last use.
     order: BTreeMap<u64, Key>,
     clock: u64,
     used: usize,
+}
+
+/// White space before an answer's text, and how many entries have it.
+struct Lead {
+    text: Box<str>,
+    entries: usize,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -138,9 +147,9 @@ impl TurnMemory {
         state.order.insert(used, key);
         state.used += cost;
         let leads = state.leads.entry((namespace, key.core)).or_default();
-        match leads.iter_mut().find(|(known, _)| **known == *lead) {
-            Some((_, count)) => *count += 1,
-            None => leads.push((lead.into(), 1)),
+        match leads.iter_mut().find(|known| *known.text == *lead) {
+            Some(known) => known.entries += 1,
+            None => leads.push(Lead { text: lead.into(), entries: 1 }),
         }
         while state.used > self.limit {
             let (_, oldest) = state.order.pop_first().expect("used bytes belong to entries");
@@ -154,7 +163,7 @@ impl TurnMemory {
     fn leads(&self, namespace: Namespace, core: &str) -> Vec<Box<str>> {
         let state = self.lock();
         let leads = state.leads.get(&(namespace, self.hasher.hash_one(core)));
-        leads.map_or_else(Vec::new, |leads| leads.iter().map(|(lead, _)| lead.clone()).collect())
+        leads.map_or_else(Vec::new, |leads| leads.iter().map(|lead| lead.text.clone()).collect())
     }
 
     fn find(&self, namespace: Namespace, prefix: PrefixHash, lead: &str, core: &str) -> Option<Found> {
@@ -182,7 +191,7 @@ impl TurnMemory {
         spans: &[Span],
         limit: Option<usize>,
     ) -> Result<Vec<u32>, TooLong> {
-        let mut text = Text { tokenizer, limit, done: Vec::new(), open: Vec::new() };
+        let mut text = Text { tokenizer, limit, done: Vec::new(), open: Vec::new(), misses: 0 };
         let mut skip = 0;
         for (i, span) in spans.iter().enumerate() {
             let said = &span.text[std::mem::take(&mut skip)..];
@@ -210,7 +219,11 @@ impl TurnMemory {
     ) -> Result<Option<usize>, TooLong> {
         for lead in self.leads(namespace, said) {
             let Some(before) = without_end(&text.open, &lead) else { continue };
+            if text.misses >= MISSES {
+                return Ok(None);
+            }
             let prefix = text.encode(&before)?;
+            text.misses += 1;
             let Some(found) = self.find(namespace, PrefixHash::of(&prefix), &lead, said) else { continue };
             let tail = &found.text[lead.len() + said.len()..];
             let shown = after.len() - after.trim_start().len();
@@ -224,6 +237,7 @@ impl TurnMemory {
             if count == 0 || end < lead.len() {
                 continue;
             }
+            text.misses -= 1;
             text.done = prefix;
             text.done.extend_from_slice(&found.ids[..count]);
             text.open.clear();
@@ -243,7 +257,7 @@ impl TurnMemory {
         assert!(state.used <= self.limit, "the limit is kept");
         assert_eq!(state.order.len(), state.entries.len(), "each entry has its place in the order");
         assert!(state.order.iter().all(|(used, key)| state.entries[key].used == *used), "the order is right");
-        let listed: usize = state.leads.values().flatten().map(|(_, count)| count).sum();
+        let listed: usize = state.leads.values().flatten().map(|lead| lead.entries).sum();
         assert_eq!(listed, state.entries.len(), "each entry is in the index");
     }
 
@@ -259,9 +273,9 @@ impl State {
         self.used -= OVERHEAD + entry.text.len() + 4 * entry.ids.len();
         let place = (key.namespace, key.core);
         let leads = self.leads.get_mut(&place).expect("an entry is in the index");
-        let at = leads.iter().position(|(known, _)| **known == *lead).expect("an entry is in the index");
-        leads[at].1 -= 1;
-        if leads[at].1 == 0 {
+        let at = leads.iter().position(|known| *known.text == *lead).expect("an entry is in the index");
+        leads[at].entries -= 1;
+        if leads[at].entries == 0 {
             leads.swap_remove(at);
         }
         if leads.is_empty() {
@@ -276,6 +290,8 @@ struct Text<'a> {
     limit: Option<usize>,
     done: Vec<u32>,
     open: Vec<Piece<'a>>,
+    /// Look-ups that found nothing.
+    misses: usize,
 }
 
 impl Text<'_> {

@@ -76,17 +76,9 @@ pub(crate) fn tokens(
             let ids = ids.map_err(|long| too_long("at least ", long.at_least, model.context, "prompt"))?;
             // A caller who writes the whole prompt may have written its first token too.
             let begun = model.tokenizer.bos().is_some_and(|bos| ids.first() == Some(&bos));
-            within(if begun { ids } else { model.tokenizer.add_special(ids) }, model.context, "prompt")
+            within(if begun { ids } else { model.tokenizer.add_special(ids) }, model, "prompt")
         }
-        Input::Prompt(Prompt::Tokens(ids)) => {
-            if let Some(i) = ids.iter().position(|id| *id >= model.vocab) {
-                let (id, vocab) = (ids[i], model.vocab);
-                let message =
-                    format!("token {id} at {i} is not in this model's vocabulary of {vocab} tokens");
-                return Err(Error::invalid("prompt", message));
-            }
-            within(ids.clone(), model.context, "prompt")
-        }
+        Input::Prompt(Prompt::Tokens(ids)) => within(ids.clone(), model, "prompt"),
     }
 }
 
@@ -109,7 +101,7 @@ fn chat(
     let ids = model.memory.encode(model.tokenizer, namespace, &rendering.spans, bound(bytes, model.context));
     let ids =
         ids.map_err(|TooLong { at_least }| too_long("at least ", at_least, model.context, "messages"))?;
-    within(ids, model.context, "messages")
+    within(ids, model, "messages")
 }
 
 /// The conversation as templates know it.
@@ -200,12 +192,22 @@ fn bound(bytes: usize, context: Tokens) -> Option<usize> {
     (bytes > COUNTED).then_some(context.get())
 }
 
-fn within(ids: Vec<u32>, context: Tokens, param: &str) -> Result<Vec<u32>, Error> {
+fn within(ids: Vec<u32>, model: &Model<'_>, param: &str) -> Result<Vec<u32>, Error> {
     if ids.is_empty() {
         return Err(Error::invalid(param, "the prompt has no tokens"));
     }
+    // Some tokenizers know tokens, of images for example, that the model has no row for.
+    if let Some(i) = ids.iter().position(|id| *id >= model.vocab) {
+        let (id, vocab) = (ids[i], model.vocab);
+        let message = format!("token {id} at {i} is not in this model's vocabulary of {vocab} tokens");
+        return Err(Error::invalid(param, message));
+    }
     // One place is kept for the first token of the answer.
-    if ids.len() >= context.get() { Err(too_long("", ids.len(), context, param)) } else { Ok(ids) }
+    if ids.len() >= model.context.get() {
+        Err(too_long("", ids.len(), model.context, param))
+    } else {
+        Ok(ids)
+    }
 }
 
 fn too_long(at_least: &str, tokens: usize, context: Tokens, param: &str) -> Error {
@@ -241,4 +243,79 @@ pub(crate) fn sampling(
         logit_bias: asked.logit_bias.clone(),
         seed: asked.seed.unwrap_or(seed),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::template::ControlTexts;
+    use protocol::{Content, Sampling};
+    use std::sync::Arc;
+
+    fn template(source: &str) -> ChatTemplate {
+        ChatTemplate::new(source, None, None, Arc::new(ControlTexts::default())).unwrap()
+    }
+
+    fn one(message: Message, source: &str) -> Json {
+        Json::Object(super::message(0, &message, &template(source)).unwrap())
+    }
+
+    #[test]
+    fn developers_speak_as_the_system_where_the_template_knows_no_other() {
+        let said = || Message::text(Role::Developer, "x");
+        assert_eq!(one(said(), "{{ messages }}")["role"], "system");
+        assert_eq!(one(said(), "{% if role == 'developer' %}{% endif %}")["role"], "developer");
+    }
+
+    #[test]
+    fn thoughts_in_content_are_taken_apart_where_the_template_would_do_so() {
+        let said = || Message::text(Role::Assistant, "<think>\nEasy.\n</think>\n\nFour.");
+        let taken = one(said(), "{{ message.reasoning_content }}");
+        assert_eq!((&taken["reasoning_content"], &taken["content"]), (&"Easy.".into(), &"Four.".into()));
+        let left = one(said(), "{{ message.content }}");
+        assert_eq!(left["content"], "<think>\nEasy.\n</think>\n\nFour.");
+    }
+
+    #[test]
+    fn arguments_become_an_object_and_silence_none() {
+        let call =
+            |arguments: &str| ToolCall { id: "i".into(), name: "f".into(), arguments: arguments.into() };
+        let said = Message {
+            content: Content::default(),
+            tool_calls: vec![call("{\"b\": 1, \"a\": [2]}"), call("not json")],
+            ..Message::text(Role::Assistant, "")
+        };
+        let made = one(said, "{{ tool_calls }}");
+        assert_eq!(made["content"], Json::Null);
+        assert_eq!(made["tool_calls"][0]["function"]["arguments"].to_string(), "{\"b\":1,\"a\":[2]}");
+        assert_eq!(made["tool_calls"][1]["function"]["arguments"], "not json");
+    }
+
+    #[test]
+    fn effort_reaches_the_variable_that_the_template_has() {
+        let request =
+            GenerateRequest { reasoning_effort: Some(ReasoningEffort::None), ..GenerateRequest::default() };
+        let variables = |source: &str| conversation(&request, &[], &template(source), 0).unwrap().variables;
+        assert_eq!(variables("{{ enable_thinking }}")["enable_thinking"], false);
+        assert_eq!(variables("{{ reasoning_effort }}")["reasoning_effort"], "none");
+        assert!(variables("{{ messages }}").is_empty());
+    }
+
+    #[test]
+    fn the_request_goes_before_the_makers_and_they_before_plain_sampling() {
+        let defaults = GenerationDefaults {
+            temperature: Some(0.7),
+            top_k: Some(20),
+            top_p: Some(0.8),
+            ..GenerationDefaults::default()
+        };
+        let asked = Sampling { temperature: Some(0.0), top_k: Some(0), ..Sampling::default() };
+        let request = GenerateRequest { sampling: asked, ..GenerateRequest::default() };
+        let made = sampling(&request, &defaults, 10, 5).unwrap();
+        assert_eq!((made.temperature, made.top_k, made.top_p, made.seed), (0.0, None, 0.8, 5));
+        let plain = sampling(&GenerateRequest::default(), &GenerationDefaults::default(), 10, 5).unwrap();
+        assert_eq!((plain.temperature, plain.top_k, plain.top_p), (1.0, None, 1.0));
+        let greedy = GenerationDefaults { sample: Some(false), ..defaults };
+        assert_eq!(sampling(&GenerateRequest::default(), &greedy, 10, 5).unwrap().temperature, 0.0);
+    }
 }

@@ -8,7 +8,8 @@
 //! How spans are found: the conversation is rendered plainly, and again with markers (see [`guard`]). Where
 //! the second rendering without its markers equals the first, the brackets tell which text is whose. Where it
 //! does not (the template looked into a string), a third rendering has breaks alone, which change only strings
-//! that hold control text. Either way no control text of a caller is wholly inside trusted text.
+//! that hold control text (their length and slices are then off by the breaks, which is the lesser evil).
+//! Either way no control text of a caller is wholly inside trusted text.
 //!
 //! Does not tokenise and does not know requests of any dialect.
 

@@ -23,7 +23,6 @@ pub(super) fn strftime(format: &str, unix: u64) -> String {
     let (year, month, day) = civil(days);
     let weekday = DAYS[((days + 4) % 7) as usize];
     let month_name = MONTHS[month as usize - 1];
-    let (jan, _) = days_of(year, 1, 1);
     let mut out = String::new();
     let mut chars = format.chars();
     while let Some(c) = chars.next() {
@@ -49,7 +48,7 @@ pub(super) fn strftime(format: &str, unix: u64) -> String {
             Some('I') => number(&mut out, (hour + 11) % 12 + 1, 2),
             Some('M') => number(&mut out, minute, 2),
             Some('S') => number(&mut out, second, 2),
-            Some('j') => number(&mut out, days - jan + 1, 3),
+            Some('j') => number(&mut out, days - first_day(year) + 1, 3),
             Some('p') => out.push_str(if hour < 12 { "AM" } else { "PM" }),
             Some('A') => out.push_str(weekday),
             Some('a') => out.push_str(&weekday[..3]),
@@ -68,14 +67,11 @@ pub(super) fn strftime(format: &str, unix: u64) -> String {
     out
 }
 
-/// Days since 1970-01-01 of a date, and whether its year is a leap year.
-fn days_of(year: u64, month: u64, day: u64) -> (u64, bool) {
-    // Howard Hinnant's days_from_civil for years from 1970 on: years begin in March, so that the leap day is last.
-    let shifted = if month <= 2 { year - 1 } else { year };
-    let (era, of_era) = (shifted / 400, shifted % 400);
-    let of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
-    let leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
-    (era * 146_097 + of_era * 365 + of_era / 4 - of_era / 100 + of_year - 719_468, leap)
+/// Days since 1970-01-01 of a year's first day.
+fn first_day(year: u64) -> u64 {
+    // Howard Hinnant's days_from_civil: his years begin in March, so January belongs to the one before.
+    let (era, of_era) = ((year - 1) / 400, (year - 1) % 400);
+    era * 146_097 + of_era * 365 + of_era / 4 - of_era / 100 + 306 - 719_468
 }
 
 /// Year, month and day of a count of days since 1970-01-01 (Hinnant's civil_from_days).
