@@ -4,6 +4,7 @@ import signal
 import socket
 import subprocess
 import time
+import urllib.error
 import urllib.request
 from pathlib import Path
 
@@ -40,8 +41,12 @@ class Server:
             try:
                 urllib.request.urlopen(f"{self.base}/healthz").read()
                 break
+            except urllib.error.HTTPError:
+                if not models:
+                    break  # A server without models answers, and says that it is not ready.
             except OSError:
-                time.sleep(0.05)
+                pass
+            time.sleep(0.05)
 
     def metrics(self):
         """Prometheus samples by name with labels."""

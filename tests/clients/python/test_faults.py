@@ -1,6 +1,5 @@
 """Clients that vanish, servers with keys, full bodies: nothing is lost or leaked."""
 import concurrent.futures
-import json
 import os
 import random
 import socket
@@ -10,7 +9,7 @@ import httpx
 import openai
 import pytest
 
-from conftest import CHAT, EMBED, MODELS, Server
+from conftest import CHAT, MODELS, Server
 
 CHAT_MODEL = [(CHAT, MODELS / "SmolLM2-135M-Instruct.Q4_1.gguf")]
 
@@ -39,7 +38,7 @@ def test_a_client_that_leaves_stops_its_work(server):
         stream=True, max_tokens=4000, extra_body={"ignore_eos": True},
     )
     next(iter(stream))
-    assert running(server) >= 1
+    until(lambda: running(server) >= 1)
     stream.close()
     until(lambda: running(server) == 0 and pages(server)["held"] == 0)
 
@@ -133,7 +132,11 @@ def test_a_full_queue_is_429_with_retry_after(tmp_path):
         assert codes == {200, 429}, codes
         full = next(a for a in answers if a.status_code == 429)
         assert int(full.headers["retry-after"]) >= 1 and full.json()["error"]["code"]
-        workers = None
+        def run(i):
+            return httpx.post(f"{server.base}/client/v4/accounts/acc/ai/run/{CHAT}", timeout=120, json={"prompt": f"{i}", "max_tokens": 8})
+        with concurrent.futures.ThreadPoolExecutor(200) as pool:
+            full = next(a for a in pool.map(run, range(200)) if a.status_code == 429)
+        assert full.json()["errors"][0]["code"] == 3040 and int(full.headers["retry-after"]) >= 1
     finally:
         server.stop()
 
