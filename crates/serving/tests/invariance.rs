@@ -107,7 +107,7 @@ fn request(number: u64, vocab: u32, longest: u32) -> Request {
         namespace: Namespace(0),
         prompt,
         sampling: Sampling { temperature: 0.9, seed: kind, ..Sampling::default() },
-        choices: 1 + (kind % 3 == 0) as u32,
+        choices: 1 + u32::from(kind.is_multiple_of(3)),
         max_tokens: Tokens(4 + number as u32 % 9),
         stop_tokens: Vec::new(),
         ignore_eos: true,

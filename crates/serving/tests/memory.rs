@@ -1,5 +1,7 @@
 //! Turn memory by itself: what was said comes back in the same tokens, and nothing else does.
 
+#![allow(clippy::unwrap_used)]
+
 mod common;
 
 use base::{Bytes, Namespace};
