@@ -7,6 +7,15 @@ use serde_json::Value;
 /// Most stop texts of a request. OpenAI allows 4; agents' frameworks send more.
 const MAX_STOPS: usize = 16;
 
+/// Bytes of one stop text. Matching costs up to the square of it a token, and a request of many prompts copies it.
+const MAX_STOP_BYTES: usize = 4096;
+
+/// Token ids that `logit_bias` may name: each is looked at for every token, and copied for every prompt.
+const MAX_BIASES: usize = 16_384;
+
+/// Bytes of a model's name.
+const MAX_MODEL_BYTES: usize = 1024;
+
 /// Answers a request may ask for.
 const MAX_CHOICES: i64 = 128;
 
@@ -15,6 +24,10 @@ pub(crate) fn model(fields: &mut Object) -> Result<String, Error> {
     let model = fields.string("model")?.ok_or_else(|| missing("model"))?;
     if model.is_empty() {
         return Err(Error::invalid("model", "Invalid value for 'model': the name is empty"));
+    }
+    if model.len() > MAX_MODEL_BYTES {
+        let message = format!("Invalid value for 'model': longer than {MAX_MODEL_BYTES} bytes");
+        return Err(Error::invalid("model", message));
     }
     Ok(model)
 }
@@ -54,8 +67,13 @@ fn logit_bias(fields: &mut Object) -> Result<Vec<(u32, f32)>, Error> {
     let Some(biases) = fields.object("logit_bias")? else { return Ok(Vec::new()) };
     let path = biases.path("");
     let path = path.trim_end_matches('.');
+    let biases = biases.into_rest();
+    if biases.len() > MAX_BIASES {
+        let count = biases.len();
+        let message = format!("Too many token ids in '{path}': {count}, at most {MAX_BIASES} are allowed");
+        return Err(Error::invalid(path, message));
+    }
     biases
-        .into_rest()
         .into_iter()
         .map(|(key, bias)| {
             let id = key.parse().map_err(|_| {
@@ -120,6 +138,12 @@ fn one_stop(path: &str, stop: String) -> Result<String, Error> {
         return Err(Error::invalid(
             path,
             format!("Invalid value for '{path}': a stop text must not be empty"),
+        ));
+    }
+    if stop.len() > MAX_STOP_BYTES {
+        return Err(Error::invalid(
+            path,
+            format!("Invalid value for '{path}': longer than {MAX_STOP_BYTES} bytes"),
         ));
     }
     Ok(stop)

@@ -229,6 +229,12 @@ fn wrong_values_are_named_as_the_caller_wrote_them() {
         (json!({"stop": ["a", ""]}), "stop[1]"),
         (json!({"stop": ["a", 3]}), "stop[1]"),
         (json!({"stop": vec!["a"; 17]}), "stop"),
+        (json!({"stop": ["a", "b".repeat(5000)]}), "stop[1]"),
+        (json!({"model": "m".repeat(5000)}), "model"),
+        (
+            json!({"logit_bias": (0..20_000).map(|id| (id.to_string(), 1)).collect::<IndexMap<_, _>>()}),
+            "logit_bias",
+        ),
         (json!({"logit_bias": [1]}), "logit_bias"),
         (json!({"logit_bias": {"x": 1}}), "logit_bias"),
         (json!({"logit_bias": {"7": 101}}), "logit_bias.7"),
