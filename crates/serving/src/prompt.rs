@@ -47,7 +47,17 @@ pub(crate) fn check(request: &GenerateRequest) -> Result<(), Error> {
     if request.choices == 0 {
         return Err(Error::invalid("n", "n must be at least 1"));
     }
-    let Input::Chat(messages) = &request.input else { return Ok(()) };
+    let Input::Chat(messages) = &request.input else {
+        // Both go through the chat template, which a raw prompt does not see.
+        if request.reasoning_effort.is_some() {
+            return unsupported("reasoning_effort".into(), "reasoning_effort does nothing for a raw prompt");
+        }
+        if !request.template_variables.is_empty() {
+            let what = "chat_template_kwargs do nothing for a raw prompt";
+            return unsupported("chat_template_kwargs".into(), what);
+        }
+        return Ok(());
+    };
     if messages.is_empty() {
         return Err(Error::invalid("messages", "messages must hold at least one message"));
     }
@@ -121,14 +131,21 @@ fn conversation(
             ReasoningEffort::Medium => "medium",
             ReasoningEffort::High => "high",
         };
-        // A model whose template knows neither does not think, so there is nothing to lengthen or cut.
+        let mut known = false;
         for (variable, value) in [
             ("reasoning_effort", Json::from(name)),
             ("enable_thinking", Json::from(effort != ReasoningEffort::None)),
         ] {
             if template.mentions(variable) {
                 variables.entry(variable).or_insert(value);
+                known = true;
             }
+        }
+        // A template without a word of thinking belongs to a model that does none, which is what `none` asks for.
+        let idle = effort == ReasoningEffort::None && !template.mentions("think");
+        if !known && !idle {
+            let what = "this model's chat template knows no reasoning effort";
+            return Err(Error::new(ErrorKind::Unsupported, what).at("reasoning_effort"));
         }
     }
     let messages =
@@ -293,12 +310,22 @@ mod tests {
 
     #[test]
     fn effort_reaches_the_variable_that_the_template_has() {
-        let request =
-            GenerateRequest { reasoning_effort: Some(ReasoningEffort::None), ..GenerateRequest::default() };
-        let variables = |source: &str| conversation(&request, &[], &template(source), 0).unwrap().variables;
-        assert_eq!(variables("{{ enable_thinking }}")["enable_thinking"], false);
-        assert_eq!(variables("{{ reasoning_effort }}")["reasoning_effort"], "none");
-        assert!(variables("{{ messages }}").is_empty());
+        let asked = |effort: ReasoningEffort, source: &str| {
+            let request = GenerateRequest { reasoning_effort: Some(effort), ..GenerateRequest::default() };
+            conversation(&request, &[], &template(source), 0).map(|conversation| conversation.variables)
+        };
+        let none = |source: &str| asked(ReasoningEffort::None, source);
+        assert_eq!(none("{{ enable_thinking }}").unwrap()["enable_thinking"], false);
+        assert_eq!(none("{{ reasoning_effort }}").unwrap()["reasoning_effort"], "none");
+        assert!(none("{{ messages }}").unwrap().is_empty(), "nothing to cut");
+        // Where it would do nothing, it is refused.
+        for refused in [none("{{ messages }}<think>"), asked(ReasoningEffort::High, "{{ messages }}")] {
+            let error = refused.map(|_| ()).unwrap_err();
+            assert_eq!(
+                (error.kind, error.param.as_deref()),
+                (ErrorKind::Unsupported, Some("reasoning_effort"))
+            );
+        }
     }
 
     #[test]
