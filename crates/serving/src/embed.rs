@@ -1,6 +1,7 @@
 //! The thread that owns an embedding model, and what it takes to get vectors from it.
 //!
-//! One request after the other; a request whose caller is gone is skipped. A panic fails the request that it
+//! One request after the other; a request whose caller is gone is skipped. At most `queue` wait beside the one that
+//! is computed, those included whose inputs are still being tokenised. A panic fails the request that it
 //! happened in and the model is loaded anew. Inputs are never cut: one that is too long is refused by name.
 
 use crate::inbox::{overloaded, unavailable};
@@ -12,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokenizer::{Piece, Tokenizer};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Semaphore, mpsc, oneshot};
 
 /// Inputs of one request that are computed without a look at whether its caller is still there.
 const CHUNK: usize = 16;
@@ -35,6 +36,8 @@ struct Job {
 /// A handle on an embedding model's thread. The thread ends when the handle is gone.
 pub(crate) struct Embedder {
     jobs: mpsc::Sender<Job>,
+    /// Places for requests, one more than may wait.
+    places: Arc<Semaphore>,
     spec: EmbeddingSpec,
     tokenizer: Tokenizer,
     ready: Arc<AtomicBool>,
@@ -51,14 +54,16 @@ impl Embedder {
         queue: usize,
         metrics: Arc<Metrics>,
     ) -> std::io::Result<(Self, std::thread::JoinHandle<()>)> {
-        let (jobs, inbox) = mpsc::channel(queue.max(1));
+        let queue = queue.clamp(1, Semaphore::MAX_PERMITS - 1);
+        let (jobs, inbox) = mpsc::channel(queue);
+        let places = Arc::new(Semaphore::new(queue + 1));
         let ready = Arc::new(AtomicBool::new(true));
         let spec = model.spec().clone();
         let thread = std::thread::Builder::new().name(format!("embed {name}")).spawn({
             let (ready, metrics) = (Arc::clone(&ready), Arc::clone(&metrics));
             move || run(inbox, model, reload, &ready, &metrics)
         })?;
-        Ok((Self { jobs, spec, tokenizer, ready, metrics }, thread))
+        Ok((Self { jobs, places, spec, tokenizer, ready, metrics }, thread))
     }
 
     pub fn spec(&self) -> &EmbeddingSpec {
@@ -83,8 +88,14 @@ impl Embedder {
 
     async fn answer(self: &Arc<Self>, request: EmbeddingRequest) -> Result<Embeddings, Error> {
         let this = Arc::clone(self);
-        let inputs = tokio::task::spawn_blocking(move || this.tokens(&request.inputs));
-        let inputs = inputs.await.map_err(|_| Error::new(ErrorKind::Internal, "tokenising failed"))??;
+        let Ok(place) = Arc::clone(&self.places).try_acquire_owned() else {
+            return Err(overloaded(self.jobs.max_capacity()));
+        };
+        // The place goes along: a caller that leaves cannot end the work, which must not pile up unseen.
+        let inputs = tokio::task::spawn_blocking(move || (this.tokens(&request.inputs), place));
+        let (inputs, _place) =
+            inputs.await.map_err(|_| Error::new(ErrorKind::Internal, "tokenising failed"))?;
+        let inputs = inputs?;
         let prompt_tokens = inputs.iter().map(Vec::len).sum::<usize>();
         let (answer, vectors) = oneshot::channel();
         if !self.is_ready() {
@@ -187,5 +198,87 @@ fn load_again(inbox: &mut mpsc::Receiver<Job>, reload: &mut Reload) -> Option<Bo
             left -= slice;
         }
         pause = (pause * 2).min(LONGEST_PAUSE);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use base::Tokens;
+    use std::sync::atomic::AtomicU32;
+    use tokenizer::GgufVocab;
+
+    /// Gives vectors of an input's length; panics over an input that begins with id 0.
+    struct Lengths(EmbeddingSpec);
+
+    impl EmbeddingModel for Lengths {
+        fn spec(&self) -> &EmbeddingSpec {
+            &self.0
+        }
+
+        fn embed(&mut self, inputs: &[&[u32]]) -> Vec<Vec<f32>> {
+            assert!(inputs.iter().all(|input| input[0] != 0), "told to panic");
+            inputs.iter().map(|input| vec![input.len() as f32]).collect()
+        }
+    }
+
+    fn lengths() -> Box<dyn EmbeddingModel> {
+        let spec =
+            EmbeddingSpec { architecture: "lengths".into(), vocab: 2, context: Tokens(8), dimensions: 1 };
+        Box::new(Lengths(spec))
+    }
+
+    fn start(queue: usize, reload: Reload) -> (Arc<Embedder>, std::thread::JoinHandle<()>) {
+        let vocab = GgufVocab {
+            model: "gpt2",
+            pre: Some("gpt-2"),
+            tokens: vec![b"a", b"b"],
+            types: vec![1, 1],
+            ..GgufVocab::default()
+        };
+        let tokenizer = Tokenizer::from_gguf(vocab).unwrap();
+        let metrics = Arc::new(Metrics::default());
+        let (embedder, thread) = Embedder::start("m", lengths(), reload, tokenizer, queue, metrics).unwrap();
+        (Arc::new(embedder), thread)
+    }
+
+    fn request(ids: &[u32]) -> EmbeddingRequest {
+        EmbeddingRequest { model: "m".into(), inputs: vec![EmbeddingInput::Tokens(ids.to_vec())] }
+    }
+
+    #[tokio::test]
+    async fn a_panic_fails_its_request_and_the_model_is_loaded_anew() {
+        let reloads = Arc::new(AtomicU32::new(0));
+        let (embedder, thread) = start(4, {
+            let reloads = Arc::clone(&reloads);
+            Box::new(move || {
+                reloads.fetch_add(1, Ordering::SeqCst);
+                Ok(lengths())
+            })
+        });
+        let embed = |ids: &'static [u32]| Arc::clone(&embedder).embed(request(ids));
+        assert_eq!(embed(&[1, 1]).await.unwrap().vectors, [[2.0]]);
+        let error = embed(&[0]).await.unwrap_err();
+        assert!(error.kind == ErrorKind::Unavailable && error.retry_after.is_some(), "{error}");
+        while !embedder.is_ready() {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(embed(&[1]).await.unwrap().vectors, [[1.0]]);
+        assert_eq!((reloads.load(Ordering::SeqCst), embedder.metrics.stats().restarts), (1, 1));
+        drop(embedder);
+        thread.join().unwrap();
+    }
+
+    #[tokio::test]
+    async fn requests_count_from_before_their_inputs_are_tokenised() {
+        let (embedder, thread) = start(1, Box::new(|| Err("not asked for".into())));
+        let embed = || Arc::clone(&embedder).embed(request(&[1]));
+        let places: Vec<_> =
+            (0..2).map(|_| Arc::clone(&embedder.places).try_acquire_owned().unwrap()).collect();
+        assert_eq!(embed().await.unwrap_err().kind, ErrorKind::Overloaded);
+        drop(places);
+        assert!(embed().await.is_ok());
+        drop(embedder);
+        thread.join().unwrap();
     }
 }

@@ -131,8 +131,14 @@ impl Inbox {
         }
     }
 
+    /// After `close` nobody may come to look: a command is then dropped, which tells a submission's caller.
     fn send(&self, command: Command) {
-        self.lock().commands.push(command);
+        let mut state = self.lock();
+        if state.closed {
+            return;
+        }
+        state.commands.push(command);
+        drop(state);
         self.wake.notify_one();
     }
 
@@ -214,4 +220,35 @@ pub(crate) fn overloaded(depth: usize) -> Error {
         format!("the queue is full: {depth} requests are ahead; try again soon"),
     )
     .retry_after(Duration::from_secs(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use base::{Namespace, Tokens};
+
+    #[tokio::test]
+    async fn a_submission_after_the_thread_has_looked_for_the_last_time_is_told() {
+        let inbox = Inbox::new(1);
+        let mut ticket = inbox.ticket(RequestId(1)).unwrap();
+        inbox.close();
+        assert!(inbox.take(Wait::No).closed);
+        let (out, _events) = mpsc::channel(1);
+        let (accepted, mut answer) = oneshot::channel();
+        let request = engine::Request {
+            id: RequestId(1),
+            namespace: Namespace::default(),
+            prompt: vec![1],
+            sampling: engine::Sampling::default(),
+            choices: 1,
+            max_tokens: Tokens(1),
+            stop_tokens: Vec::new(),
+            ignore_eos: false,
+            logprobs: None,
+            prompt_logprobs: None,
+            constraints: Vec::new(),
+        };
+        ticket.submit(Submission { request, out, accepted, at: Duration::ZERO });
+        assert_eq!(answer.try_recv().unwrap_err(), oneshot::error::TryRecvError::Closed);
+    }
 }

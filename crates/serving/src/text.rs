@@ -60,11 +60,12 @@ impl TextModel {
 
     async fn start(self: Arc<Self>, id: RequestId, request: GenerateRequest) -> Result<DeltaStream, Error> {
         prompt::check(&request)?;
-        let mut ticket = self.inbox.ticket(id)?;
+        let ticket = self.inbox.ticket(id)?;
         let this = Arc::clone(&self);
         let at = self.clock.now();
-        let prepared = tokio::task::spawn_blocking(move || (this.prepare(id, &request), request));
-        let (prepared, request) =
+        // The ticket goes along: a caller that leaves cannot end the work, which must not pile up unseen.
+        let prepared = tokio::task::spawn_blocking(move || (this.prepare(id, &request), request, ticket));
+        let (prepared, request, mut ticket) =
             prepared.await.map_err(|_| Error::new(ErrorKind::Internal, "preparing the prompt failed"))?;
         let Prepared { request: submitted, prefix, events } = prepared?;
         let (out, received) = mpsc::channel(events);
@@ -137,7 +138,8 @@ impl TextModel {
 
 /// Waits for the engine's word on a request.
 async fn accept(ticket: &mut Ticket, answer: oneshot::Receiver<Result<(), Error>>) -> Result<(), Error> {
-    let answer = answer.await.unwrap_or_else(|_| Err(unavailable("the engine failed; try again")));
+    let answer =
+        answer.await.unwrap_or_else(|_| Err(unavailable("the engine failed or is going away; try again")));
     if answer.is_err() {
         ticket.is_over();
     }

@@ -2,14 +2,16 @@
 
 mod common;
 
+use base::Clock;
 use common::{CONTEXT, chat, say, tokenizer, until, world};
-use futures::StreamExt;
+use futures::{FutureExt, StreamExt};
 use protocol::{
     Backend, Content, Delta, ErrorKind, FinishReason, GenerateRequest, Input, Message, Part, Prompt,
-    ResponseFormat, Role, Sampling, Tool, ToolCall, ToolChoice,
+    ReasoningEffort, ResponseFormat, Role, Sampling, Tool, ToolCall, ToolChoice,
 };
 use serving::LocalConfig;
 use serving::metrics::Outcome;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokenizer::Piece;
@@ -198,6 +200,39 @@ async fn a_full_queue_refuses_and_later_takes_again() {
     assert_eq!(say(&*world.local, chat(HI)).await.unwrap().texts, ["help!"]);
 }
 
+/// Stands still inside `unix_seconds`, which preparing a prompt asks for, while the lock is held.
+#[derive(Default)]
+struct Gate(std::sync::Mutex<()>);
+
+impl Clock for Gate {
+    fn now(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    fn unix_seconds(&self) -> u64 {
+        drop(self.0.lock());
+        0
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn callers_that_leave_while_their_prompt_is_prepared_keep_their_place_until_it_is() {
+    let gate = Arc::new(Gate::default());
+    let config = LocalConfig { queue: 1, ..LocalConfig::default() };
+    let world = common::world_with_clock("help!", config, Arc::clone(&gate) as Arc<dyn Clock>);
+    let shut = gate.0.lock().unwrap();
+    for _ in 0..65 {
+        assert!(world.local.generate(chat(HI)).now_or_never().is_none(), "begun, and left at once");
+    }
+    let one_more = world.local.generate(chat(HI)).now_or_never().map(|said| said.map(|_| ()));
+    assert_eq!(one_more.expect("told at once").unwrap_err().kind, ErrorKind::Overloaded);
+    drop(shut);
+    let answered = || world.local.generate(chat(HI)).map(|said| said.is_ok());
+    while !answered().await {
+        tokio::task::yield_now().await;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_not_built_is_refused_by_name() {
     let world = world("help!", LocalConfig::default());
@@ -235,6 +270,27 @@ async fn what_is_not_built_is_refused_by_name() {
             GenerateRequest { input: Input::Chat(vec![with_call]), ..chat(HI) },
             ErrorKind::Unsupported,
             "messages[0].tool_calls",
+        ),
+        (
+            GenerateRequest { reasoning_effort: Some(ReasoningEffort::High), ..chat(HI) },
+            ErrorKind::Unsupported,
+            "reasoning_effort",
+        ),
+        (
+            GenerateRequest {
+                reasoning_effort: Some(ReasoningEffort::None),
+                ..prompt(Prompt::Text("a".into()))
+            },
+            ErrorKind::Unsupported,
+            "reasoning_effort",
+        ),
+        (
+            GenerateRequest {
+                template_variables: [("a".to_owned(), true.into())].into_iter().collect(),
+                ..prompt(Prompt::Text("a".into()))
+            },
+            ErrorKind::Unsupported,
+            "chat_template_kwargs",
         ),
         (chat(&[]), ErrorKind::InvalidRequest, "messages"),
         (GenerateRequest { choices: 0, ..chat(HI) }, ErrorKind::InvalidRequest, "n"),

@@ -2,7 +2,7 @@
 //! a few merges, so that a model's own tokens differ from those a tokenizer would choose.
 #![allow(dead_code, clippy::unwrap_used)]
 
-use base::{Bytes, SystemClock, Tokens};
+use base::{Bytes, Clock, SystemClock, Tokens};
 use device::{Batch, DeviceError, KvGroup, KvReach, KvSpec, PageId};
 use futures::StreamExt;
 use models::checkpoint::GenerationDefaults;
@@ -177,8 +177,12 @@ pub fn source(id: &str) -> ModelSource {
 
 /// A process with one scripted model, `m`.
 pub fn world(script: &'static str, config: LocalConfig) -> World {
+    world_with_clock(script, config, Arc::new(SystemClock::default()))
+}
+
+pub fn world_with_clock(script: &'static str, config: LocalConfig, clock: Arc<dyn Clock>) -> World {
     let config = LocalConfig { threads: Some(1), kv_memory: Some(Bytes(1 << 20)), ..config };
-    let local = Local::new(config, Arc::new(SystemClock::default())).unwrap();
+    let local = Local::new(config, clock).unwrap();
     let controls = Arc::new(Controls::default());
     let parts = TextParts {
         tokenizer: tokenizer(),
