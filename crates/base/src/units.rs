@@ -100,13 +100,12 @@ impl FromStr for Bytes {
         let (number, unit) = trimmed.split_at(split);
         let number: f64 = number.parse().map_err(|_| error())?;
         let unit = unit.trim().to_ascii_lowercase();
-        let scale = match unit.trim_end_matches('b').trim_end_matches('i') {
-            "" if unit.contains('i') => return Err(error()),
-            "" => 1u64,
-            "k" => 1 << 10,
-            "m" => 1 << 20,
-            "g" => 1 << 30,
-            "t" => 1 << 40,
+        let scale = match unit.as_str() {
+            "" | "b" => 1u64,
+            "k" | "kb" | "ki" | "kib" => 1 << 10,
+            "m" | "mb" | "mi" | "mib" => 1 << 20,
+            "g" | "gb" | "gi" | "gib" => 1 << 30,
+            "t" | "tb" | "ti" | "tib" => 1 << 40,
             _ => return Err(error()),
         };
         let bytes = number * scale as f64;
@@ -139,7 +138,8 @@ mod tests {
 
     #[test]
     fn nonsense_is_refused_as_a_size() {
-        for text in ["", "GiB", "-1", "1XB", "1e400", "99999999999999999999T", "1.2.3", "ib"] {
+        for text in ["", "GiB", "-1", "1XB", "1e400", "99999999999999999999T", "1.2.3", "1ib", "1gbb", "1mii"]
+        {
             assert!(text.parse::<Bytes>().is_err(), "{text}");
         }
     }

@@ -201,12 +201,16 @@ impl Engine {
         if !request.spawned || request.finished.get(choice as usize) != Some(&false) {
             return;
         }
-        let this = |sequence: &Sequence| sequence.slot == slot && sequence.choice() == choice;
+        let this = |sequence: &Sequence| {
+            sequence.slot == slot && sequence.choice() == choice && sequence.tokens.len() > sequence.prompt
+        };
         if let Some(i) = self.running.iter().position(this) {
             let mut sequence = self.running.remove(i);
             self.leave(&mut sequence);
+        } else if let Some(i) = self.waiting.iter().position(this) {
+            self.waiting.remove(i);
         } else {
-            self.waiting.retain(|sequence| !this(sequence));
+            return;
         }
         self.end_choice(slot, choice, FinishReason::Stop, events);
     }

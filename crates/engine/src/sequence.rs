@@ -141,7 +141,8 @@ impl InFlight {
             table: PageTable::default(),
             constraint: this.take_constraint(0),
         };
-        if this.prompt_logprobs.is_some() {
+        // The first token has no log-probability; a prompt of one token owes nothing.
+        if this.prompt_logprobs.is_some() && prompt > 1 {
             first.owed = 1;
         }
         (this, first)

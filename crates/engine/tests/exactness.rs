@@ -203,6 +203,16 @@ fn prompt_logprobs_tell_how_likely_each_prompt_token_was() {
 }
 
 #[test]
+fn a_prompt_of_one_token_has_no_log_probabilities_and_lends_none_to_the_answer() {
+    let mut engine = engine(64, Config::default());
+    let wanted = Request { prompt_logprobs: Some(2), ..request(0, text(3, 1), 4) };
+    let outcome = run(&mut engine, wanted);
+    assert!(outcome.prompt.is_empty());
+    assert_eq!(outcome.ids().len(), 4);
+    assert!(outcome.answers[0].tokens.iter().all(|(_, logprobs)| logprobs.is_none()), "none were asked for");
+}
+
+#[test]
 fn forced_tokens_are_answer_tokens_and_count() {
     let mut engine = engine(64, Config::default());
     let lead = text(9, 30);

@@ -264,6 +264,53 @@ fn a_cancelled_request_frees_its_pages_and_says_nothing_more() {
 }
 
 #[test]
+fn finishing_one_answer_leaves_the_others_as_they_are() {
+    let id = RequestId(0);
+    let wanted = || Request { choices: 3, logprobs: Some(0), ..request(0, text(4, 30), 20) };
+    let whole = alone(wanted(), Tokens(4096));
+    for steps_before in 2..8 {
+        let mut engine = engine(64, steps(64));
+        let (mut listener, mut events) = (Listener::default(), Vec::new());
+        engine.submit(wanted()).unwrap();
+        for _ in 0..steps_before {
+            engine.step(&mut events);
+        }
+        engine.finish_choice(id, 1, &mut events);
+        engine.check();
+        // A second time, an answer that is not there, and a request that is not: nothing happens.
+        let told = events.len();
+        engine.finish_choice(id, 1, &mut events);
+        engine.finish_choice(id, 7, &mut events);
+        engine.finish_choice(RequestId(9), 0, &mut events);
+        assert_eq!(events.len(), told);
+        listener.hear(&mut events);
+        drain(&mut engine, &mut listener);
+        assert_at_rest(&engine, 64);
+        let outcome = &listener.outcomes[&id];
+        let [first, cut, last] = &outcome.answers[..] else { panic!("three answers") };
+        assert_eq!((first, last), (&whole.answers[0], &whole.answers[2]));
+        assert_eq!(cut.finished, Some(engine::FinishReason::Stop));
+        assert!(!cut.tokens.is_empty() && cut.tokens.len() < 20);
+        assert!(whole.answers[1].tokens.starts_with(&cut.tokens));
+        assert_eq!(outcome.usage.unwrap().completion, Tokens::from(40 + cut.tokens.len()));
+    }
+}
+
+#[test]
+fn an_answer_without_a_token_is_not_finished_early() {
+    let mut engine = engine(64, steps(16));
+    let mut events = Vec::new();
+    engine.submit(request(0, text(4, 40), 5)).unwrap();
+    engine.finish_choice(RequestId(0), 0, &mut events);
+    engine.step(&mut events);
+    engine.finish_choice(RequestId(0), 0, &mut events);
+    let mut listener = Listener::default();
+    listener.hear(&mut events);
+    drain(&mut engine, &mut listener);
+    assert_eq!(listener.outcomes[&RequestId(0)].ids().len(), 5);
+}
+
+#[test]
 fn logits_that_are_no_numbers_fail_only_their_request() {
     let mut model = FakeModel::new(512);
     model.poison = Some(39);
