@@ -35,6 +35,12 @@ impl<'a> HfConfig<'a> {
         self.size(key)?.ok_or_else(|| LoadError::missing(key))
     }
 
+    /// A size for which the makers of the format have a default: where the key is absent. `null` is an
+    /// answer, too: none.
+    pub fn size_or(&self, key: &str, default: usize) -> Result<Option<usize>, LoadError> {
+        if self.0.get(key).is_none() { Ok(Some(default)) } else { self.size(key) }
+    }
+
     pub fn float(&self, key: &str) -> Result<Option<f64>, LoadError> {
         self.get(key).map(|value| json_float(key, value)).transpose()
     }

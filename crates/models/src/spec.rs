@@ -9,6 +9,9 @@ use crate::names::DecoderNames;
 use crate::rope::{FULL, Rope, SLIDING};
 use device::{Activation, KvGroup, KvReach, KvSpec, RopeStyle};
 
+/// The window of Mistral and Qwen descriptions that do not mention it, as transformers has it.
+pub(crate) const DEFAULT_WINDOW: usize = 4096;
+
 /// Most layers that a description may claim; the largest models have about a hundred.
 const MAX_LAYERS: usize = 4096;
 
@@ -141,13 +144,23 @@ impl DecoderSpec {
     }
 
     /// Gives the layers named by `sliding` this window and rotary kind.
-    pub fn slide(&mut self, window: usize, rope: usize, sliding: impl Fn(usize) -> bool) {
+    pub fn slide(
+        &mut self,
+        window: usize,
+        rope: usize,
+        sliding: impl Fn(usize) -> bool,
+    ) -> Result<(), LoadError> {
+        if window == 0 {
+            // A row would see nothing, not even itself.
+            return Err(LoadError::config("the sliding window", "must not be zero".to_owned()));
+        }
         let window = Some(u32::try_from(window).unwrap_or(u32::MAX));
         for (index, layer) in self.layers.iter_mut().enumerate() {
             if sliding(index) {
                 *layer = LayerSpec { window, rope };
             }
         }
+        Ok(())
     }
 
     /// The KV layout: one group for each reach among the layers.

@@ -3,7 +3,7 @@
 
 mod support;
 
-use device::LoadFormat;
+use device::{KvReach, LoadFormat};
 use models::{Checkpoint, LoadError, Loaded, load};
 use serde_json::{Value, json};
 use std::path::Path;
@@ -54,6 +54,8 @@ fn sizes_that_do_not_fit_the_tensors_are_refused_with_the_tensor() {
     refused("llama", json!({"num_attention_heads": 0}), &["zero"]);
     refused("llama", json!({"num_attention_heads": 3, "head_dim": 16}), &["multiple"]);
     refused("llama", json!({"head_dim": 15}), &["odd"]);
+    refused("gemma3", json!({"sliding_window": 0}), &["sliding window", "zero"]);
+    refused("qwen2", json!({"use_sliding_window": true, "sliding_window": 0}), &["sliding window", "zero"]);
     refused("llama", json!({"num_hidden_layers": -1}), &["num_hidden_layers", "-1"]);
     refused("llama", json!({"num_hidden_layers": 10_000_000}), &["layers", "10000000"]);
     refused("llama", json!({"num_hidden_layers": 1e30}), &["num_hidden_layers"]);
@@ -124,6 +126,21 @@ fn a_sliding_window_off_by_one_would_be_noticed() {
         assert_eq!(row(&mut *off, first - 1), row(&mut *right, first - 1));
         assert_ne!(row(&mut *off, first), row(&mut *right, first));
     }
+}
+
+#[test]
+fn a_window_that_is_not_mentioned_is_the_formats_own() {
+    let reach = |architecture, amendments| {
+        let Ok(Loaded::Language(model)) = with(architecture, amendments) else { panic!("it loads") };
+        model.spec().kv.groups.iter().map(|group| group.reach).collect::<Vec<_>>()
+    };
+    let (full, window) = (KvReach::Full, KvReach::Window(4096));
+    assert_eq!(reach("llama", json!({"model_type": "mistral"})), [window]);
+    assert_eq!(reach("llama", json!({"model_type": "mistral", "sliding_window": null})), [full]);
+    assert_eq!(reach("llama", json!({})), [full]);
+    let null = json!({"use_sliding_window": true, "sliding_window": null, "max_window_layers": 1});
+    assert_eq!(reach("qwen2", null), [full]);
+    assert_eq!(reach("qwen2", json!({"use_sliding_window": false})), [full]);
 }
 
 #[test]

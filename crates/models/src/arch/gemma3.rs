@@ -69,7 +69,7 @@ fn gguf(config: &GgufConfig<'_>) -> Result<DecoderSpec, LoadError> {
     spec.ropes.push(Rope { theta: local, scaling: RopeScaling::None });
     let pattern = config.size("attention.sliding_window_pattern")?.unwrap_or(PATTERN).max(1);
     let window = config.size_required("attention.sliding_window")?;
-    spec.slide(window, 1, |layer| (layer + 1) % pattern != 0);
+    spec.slide(window, 1, |layer| (layer + 1) % pattern != 0)?;
     Ok(spec)
 }
 
@@ -84,10 +84,10 @@ fn hugging_face(config: &HfConfig<'_>) -> Result<DecoderSpec, LoadError> {
     spec.ropes.push(Rope::hugging_face(&config, SLIDING, "rope_local_base_freq", LOCAL_THETA)?);
     let window = config.size_required("sliding_window")?;
     match layer_types(&config, spec.layers.len())? {
-        Some(slides) => spec.slide(window, 1, |layer| slides[layer]),
+        Some(slides) => spec.slide(window, 1, |layer| slides[layer])?,
         None => {
             let pattern = config.size("sliding_window_pattern")?.unwrap_or(PATTERN).max(1);
-            spec.slide(window, 1, |layer| (layer + 1) % pattern != 0);
+            spec.slide(window, 1, |layer| (layer + 1) % pattern != 0)?;
         }
     }
     Ok(spec)
