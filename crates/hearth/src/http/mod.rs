@@ -8,6 +8,7 @@ mod body;
 mod front;
 mod metrics;
 mod openai;
+mod patient;
 mod refusal;
 mod routes;
 mod serve;
@@ -36,6 +37,10 @@ pub struct Config {
     pub body_time: Duration,
     /// How long a connection may wait for its next request; longer than an agent thinks between two turns.
     pub keep_alive: Duration,
+    /// How long a new connection may take to its first whole request head; anyone may open one.
+    pub first_request: Duration,
+    /// Longest time in which a client may take no byte of what is sent to it.
+    pub write_idle: Duration,
     /// Longest silence of a stream before a comment is sent.
     pub stream_silence: Duration,
     /// How long running requests may go on after shutdown was asked for.
@@ -52,6 +57,8 @@ impl Default for Config {
             body_idle: Duration::from_secs(30),
             body_time: Duration::from_secs(600),
             keep_alive: Duration::from_secs(1800),
+            first_request: Duration::from_secs(60),
+            write_idle: Duration::from_secs(120),
             stream_silence: Duration::from_secs(15),
             grace: Duration::from_secs(10),
             max_connections: 4096,

@@ -4,16 +4,20 @@
 //! left then is dropped, which cancels its work. `serve` returns when no connection is left.
 
 use super::metrics::Metrics;
+use super::patient::Patient;
 use super::{App, Config, Status, routes};
 use axum::Router;
 use base::SystemClock;
 use hyper::server::conn::http1;
+use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use protocol::Backend;
+use rustix::net::sockopt;
 use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
@@ -21,6 +25,12 @@ use tokio::task::JoinSet;
 
 /// Pause after a failed accept: most likely there are no more file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// A connection that has been silent for so long is asked whether it is still there, so often, with such pauses: a
+/// machine that vanished without a word would else be waited for while nothing is to be sent to it.
+const PROBE_AFTER: Duration = Duration::from_secs(60);
+const PROBES: u32 = 4;
+const PROBE_PAUSE: Duration = Duration::from_secs(15);
 
 /// Serves until `shutdown` resolves and connections have ended.
 pub async fn serve(
@@ -47,7 +57,7 @@ pub async fn serve(
             Some(_) = connections.join_next() => {}
             accepted = listener.accept(), if connections.len() < app.config.max_connections => match accepted {
                 Ok((stream, _)) => {
-                    connections.spawn(connection(stream, router.clone(), app.config.keep_alive, stopped.clone()));
+                    connections.spawn(connection(stream, router.clone(), app.config.clone(), stopped.clone()));
                 }
                 Err(error) => {
                     tracing::warn!(%error, "a connection could not be accepted");
@@ -66,32 +76,54 @@ pub async fn serve(
     Ok(())
 }
 
-async fn connection(
-    stream: TcpStream,
-    router: Router,
-    keep_alive: Duration,
-    mut stopped: watch::Receiver<()>,
-) {
-    // Events are small and must not wait for each other.
-    if let Err(error) = stream.set_nodelay(true) {
-        tracing::debug!(%error, "TCP_NODELAY could not be set");
+async fn connection(stream: TcpStream, router: Router, config: Config, mut stopped: watch::Receiver<()>) {
+    if let Err(error) = set_options(&stream, config.write_idle) {
+        tracing::debug!(%error, "an option of a socket could not be set");
     }
+    let asked = AtomicBool::new(false);
+    let router = TowerToHyperService::new(router);
+    let service = service_fn(|request| {
+        asked.store(true, Ordering::Relaxed);
+        router.call(request)
+    });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         // Also the time an idle connection waits for its next request.
-        .header_read_timeout(keep_alive)
-        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
+        .header_read_timeout(config.keep_alive)
+        .serve_connection(TokioIo::new(Patient::new(stream, config.write_idle)), service);
     let mut connection = pin!(connection);
-    let ended = tokio::select! {
-        ended = connection.as_mut() => ended,
-        // Ends when the sender is dropped.
-        _ = stopped.changed() => {
-            connection.as_mut().graceful_shutdown();
-            connection.await
+    let mut first = pin!(tokio::time::sleep(config.first_request));
+    let (mut patient, mut serving) = (true, true);
+    let ended = loop {
+        tokio::select! {
+            ended = connection.as_mut() => break ended,
+            // Ends when the sender is dropped.
+            _ = stopped.changed(), if serving => {
+                serving = false;
+                connection.as_mut().graceful_shutdown();
+            }
+            () = first.as_mut(), if patient => {
+                patient = false;
+                if !asked.load(Ordering::Relaxed) {
+                    tracing::debug!("a connection asked nothing");
+                    return;
+                }
+            }
         }
     };
     if let Err(error) = ended {
         // Clients that vanish or speak no HTTP are everyday matters.
         tracing::debug!(%error, "a connection ended early");
     }
+}
+
+fn set_options(stream: &TcpStream, write_idle: Duration) -> rustix::io::Result<()> {
+    // Events are small and must not wait for each other.
+    sockopt::set_tcp_nodelay(stream, true)?;
+    sockopt::set_socket_keepalive(stream, true)?;
+    sockopt::set_tcp_keepidle(stream, PROBE_AFTER)?;
+    sockopt::set_tcp_keepcnt(stream, PROBES)?;
+    sockopt::set_tcp_keepintvl(stream, PROBE_PAUSE)?;
+    // What was sent and is not confirmed; probes do not run then.
+    sockopt::set_tcp_user_timeout(stream, u32::try_from(write_idle.as_millis()).unwrap_or(u32::MAX))
 }

@@ -58,6 +58,43 @@ async fn a_client_that_leaves_ends_the_work() {
 }
 
 #[tokio::test]
+async fn a_client_that_never_reads_loses_its_stream() {
+    let config = Config { write_idle: Duration::from_millis(50), ..Config::default() };
+    let server = Server::with(config).await;
+    let tell = server.tell();
+    let mut wire = server.connect().await;
+    wire.request("POST", CHAT, &[], chat("told", r#","stream":true"#).as_bytes()).await;
+    // More than the machine's buffers hold; the backend's stream is dropped when it is given up.
+    let long = "x".repeat(1 << 20);
+    while tell.send(Ok(text(0, &long))).await.is_ok() {}
+    server.fake.drop_seen.notified().await;
+    drop(wire);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_connection_that_asks_nothing_is_closed_and_one_that_has_asked_is_kept() {
+    let config = Config { first_request: Duration::from_millis(500), ..Config::default() };
+    let server = Server::with(config).await;
+    let mut wire = server.connect().await;
+    wire.request("GET", "/v1/models", &[], b"").await;
+    assert_eq!(wire.reply().await.status, 200);
+    let silent = |begun: &'static str| async {
+        let mut silent = server.connect().await;
+        silent.write(begun.as_bytes()).await;
+        let mut rest = Vec::new();
+        // An end or a reset, which the unread bytes make of it.
+        let _ = silent.0.read_to_end(&mut rest).await;
+        assert!(rest.is_empty(), "{}", String::from_utf8_lossy(&rest));
+    };
+    tokio::join!(silent(""), silent("GET /v1/models HTTP/1.1\r\nhost: local"));
+    wire.request("GET", "/v1/models", &[], b"").await;
+    assert_eq!(wire.reply().await.status, 200);
+    drop(wire);
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn a_silent_stream_is_kept_alive_by_comments() {
     let server = Server::with(Config { stream_silence: Duration::from_millis(5), ..Config::default() }).await;
     let _tell = server.tell();
