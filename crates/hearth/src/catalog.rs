@@ -6,6 +6,7 @@
 
 use crate::config::RawPrice;
 use base::{Price, Tokens};
+use models::checkpoint::GenerationDefaults;
 use protocol::ModelTask;
 use serde::Deserialize;
 use std::fmt;
@@ -41,6 +42,8 @@ pub struct Entry {
     pub context: Option<Tokens>,
     /// What it costs here, where a price is set.
     pub price: Option<Price>,
+    /// How its makers say to sample, where its own files do not.
+    pub sampling: GenerationDefaults,
     /// Its files; the first one says where the model lies.
     pub files: Vec<FileEntry>,
 }
@@ -287,6 +290,7 @@ impl Entry {
             task: ModelTask::TextGeneration,
             context: None,
             price: None,
+            sampling: GenerationDefaults::default(),
             files: vec![FileEntry { name, size: None, sha256: None, sources: vec![source] }],
         })
     }
@@ -322,7 +326,34 @@ struct RawModel {
     context: Option<u32>,
     price: Option<RawPrice>,
     #[serde(default)]
+    sampling: RawSampling,
+    #[serde(default)]
     file: Vec<RawFile>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct RawSampling {
+    temperature: Option<f32>,
+    top_p: Option<f32>,
+    top_k: Option<u32>,
+    min_p: Option<f32>,
+    repetition_penalty: Option<f32>,
+}
+
+impl RawSampling {
+    fn resolve(self) -> Result<GenerationDefaults, String> {
+        let settings = GenerationDefaults {
+            temperature: self.temperature,
+            top_p: self.top_p,
+            top_k: self.top_k,
+            min_p: self.min_p,
+            repetition_penalty: self.repetition_penalty,
+            ..GenerationDefaults::default()
+        };
+        settings.check().map_err(|reason| format!("sampling: {reason}"))?;
+        Ok(settings)
+    }
 }
 
 #[derive(Clone, Copy, Default, Deserialize)]
@@ -358,6 +389,7 @@ impl RawModel {
         Ok(Entry {
             files: self.file.into_iter().map(RawFile::resolve).collect::<Result<_, _>>()?,
             price: self.price.map(|price| price.resolve()).transpose()?,
+            sampling: self.sampling.resolve()?,
             id: self.id,
             aliases: self.aliases,
             description: self.description,

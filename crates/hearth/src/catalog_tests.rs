@@ -127,3 +127,19 @@ fn any_hub_file_can_be_pulled_without_an_entry() {
     assert_eq!(Entry::ad_hoc("hf:a/b/M.gguf", Some("mine")).map(|entry| entry.id), Ok("mine".into()));
     assert!(Entry::ad_hoc("hf:a/b/model.safetensors", None).is_err());
 }
+
+#[test]
+fn sampling_settings_are_read_and_held_to_their_ranges() {
+    let base = r#"id = "a"
+licence = "x"
+file = [{ name = "a.gguf", sources = ["path:/a.gguf"] }]
+"#;
+    let read =
+        Catalog::parse(&model(&format!("{base}sampling = {{ temperature = 0.2, top-p = 0.9 }}")), "test")
+            .expect("in order");
+    let sampling = &read.entries()[0].sampling;
+    assert_eq!((sampling.temperature, sampling.top_p, sampling.top_k), (Some(0.2), Some(0.9), None));
+    refused(&model(&format!("{base}sampling = {{ top-p = 0 }}")), "sampling: top-p is 0, not above 0");
+    refused(&model(&format!("{base}sampling = {{ top-k = 0 }}")), "top-k is 0");
+    refused(&model(&format!("{base}sampling = {{ heat = 1 }}")), "unknown field `heat`");
+}

@@ -76,6 +76,8 @@ pub struct ModelSource {
     pub price: Option<Price>,
     /// One line about it.
     pub description: String,
+    /// Sampling settings that go before the checkpoint's own.
+    pub defaults: GenerationDefaults,
 }
 
 /// A language model made elsewhere, for [`Local::attach`].
@@ -95,6 +97,14 @@ pub struct TextParts {
 /// Why a model could not be loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
+    /// More KV memory was asked for than there can be.
+    #[error("the KV memory of {asked} is more than this machine has ({machine})")]
+    KvMemory {
+        /// What was asked for.
+        asked: Bytes,
+        /// What there is in all, for this process.
+        machine: Bytes,
+    },
     /// The device could not be made.
     #[error(transparent)]
     Device(#[from] kernels::CpuError),
@@ -163,6 +173,12 @@ impl Local {
     /// Starts the device; no model is loaded yet.
     pub fn new(config: LocalConfig, clock: Arc<dyn Clock>) -> Result<Arc<Self>, LoadError> {
         let cpu = Cpu::new(CpuConfig { threads: config.threads, isa: None })?;
+        // Pages are taken when they are needed: a promise that cannot be kept would be found out hours later.
+        if let (Some(asked), Some(machine)) = (config.kv_memory, machine::memory())
+            && asked > machine
+        {
+            return Err(LoadError::KvMemory { asked, machine });
+        }
         let budget = Arc::new(KvBudget::new(config.kv_memory.unwrap_or_else(machine::kv_memory)));
         Ok(Arc::new(Self {
             config,
@@ -179,10 +195,11 @@ impl Local {
     /// What a person should read about the device.
     #[must_use]
     pub fn describe(&self) -> String {
+        let threads = self.cpu.threads();
         format!(
-            "{} with {} threads, {} for KV pages",
+            "{} with {threads} thread{}, {} for KV pages",
             self.cpu.isa().name(),
-            self.cpu.threads(),
+            if threads == 1 { "" } else { "s" },
             self.budget.total()
         )
     }
@@ -205,7 +222,7 @@ impl Local {
                 let parts = TextParts {
                     tokenizer,
                     template: checkpoint.chat_template(),
-                    defaults: checkpoint.generation_defaults()?,
+                    defaults: source.defaults.clone().over(checkpoint.generation_defaults()?),
                     model,
                     reload: Box::new(move || match load_again(&path, &cpu, format)? {
                         Loaded::Language(model) => Ok(model),
@@ -355,9 +372,12 @@ impl Local {
         }
         self.find(name).ok_or_else(|| {
             let known: Vec<String> = self.entries().iter().map(|entry| entry.info.id.clone()).collect();
-            let known = if known.is_empty() { "none is loaded".to_owned() } else { known.join(", ") };
-            Error::new(ErrorKind::ModelNotFound, format!("there is no model {name:?}; models here: {known}"))
-                .at("model")
+            let here = if known.is_empty() {
+                "no model is loaded".to_owned()
+            } else {
+                format!("models here: {}", known.join(", "))
+            };
+            Error::new(ErrorKind::ModelNotFound, format!("there is no model {name:?}; {here}")).at("model")
         })
     }
 

@@ -20,6 +20,15 @@ pub(crate) fn kv_memory() -> Bytes {
     share(machine, group)
 }
 
+/// All the memory that this process could ever have, where the system tells.
+pub(crate) fn memory() -> Option<Bytes> {
+    let read = |path: &str| std::fs::read_to_string(path).ok();
+    let machine = read("/proc/meminfo").and_then(|text| kilobytes(&text, "MemTotal:"));
+    let group = ["/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"];
+    let group = group.into_iter().find_map(|path| read(path)?.trim().parse().ok());
+    [machine, group].into_iter().flatten().min().map(Bytes)
+}
+
 fn share(machine: Option<u64>, group: Option<u64>) -> Bytes {
     let room = [machine, group].into_iter().flatten().min();
     room.map_or(FALLBACK, |room| Bytes(room / 2).max(LEAST))
@@ -27,7 +36,12 @@ fn share(machine: Option<u64>, group: Option<u64>) -> Bytes {
 
 /// `MemAvailable` of `/proc/meminfo`, in bytes.
 fn available(meminfo: &str) -> Option<u64> {
-    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    kilobytes(meminfo, "MemAvailable:")
+}
+
+/// A line of `/proc/meminfo`, in bytes.
+fn kilobytes(meminfo: &str, name: &str) -> Option<u64> {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix(name))?;
     Some(line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? * 1024)
 }
 
@@ -45,6 +59,7 @@ mod tests {
     fn the_tighter_of_machine_and_group_decides() {
         let meminfo = "MemTotal:       1000 kB\nMemAvailable:   8388608 kB\n";
         assert_eq!(available(meminfo), Some(8 << 30));
+        assert_eq!(kilobytes(meminfo, "MemTotal:"), Some(1_024_000));
         assert_eq!(room("max\n", "5\n"), None);
         assert_eq!(room("2147483648\n", "1073741824\n"), Some(1 << 30));
         assert_eq!(share(available(meminfo), Some(1 << 30)), Bytes(512 << 20));

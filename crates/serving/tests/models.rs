@@ -7,6 +7,7 @@ mod common;
 use base::{Bytes, SystemClock, Tokens};
 use common::{chat, say, until};
 use futures::StreamExt;
+use models::checkpoint::GenerationDefaults;
 use protocol::{
     Backend, Delta, EmbeddingInput, EmbeddingRequest, ErrorKind, GenerateRequest, Role, Sampling,
 };
@@ -37,6 +38,7 @@ fn local(path: PathBuf) -> Arc<Local> {
         format: LoadFormat::AsStored,
         price: None,
         description: String::new(),
+        defaults: GenerationDefaults::default(),
     };
     local.load(source, &mut |_, _| ()).unwrap();
     local

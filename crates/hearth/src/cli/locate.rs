@@ -5,6 +5,7 @@ use crate::config::{ModelArg, Target};
 use crate::pull::{self, Puller};
 use crate::store::Place;
 use anyhow::{Context, bail};
+use models::checkpoint::GenerationDefaults;
 use std::path::{Path, PathBuf};
 
 /// A model that is here.
@@ -20,6 +21,8 @@ pub(super) struct Located {
     pub path: PathBuf,
     /// The catalog's price.
     pub price: Option<base::Price>,
+    /// The catalog's sampling settings.
+    pub sampling: GenerationDefaults,
 }
 
 /// Finds a model, pulling it when it is in the catalog and not here yet.
@@ -44,6 +47,7 @@ pub(super) async fn locate(arg: &ModelArg, catalog: &Catalog, data_dir: &Path) -
         description: entry.description.clone(),
         path: installed.path,
         price: entry.price,
+        sampling: entry.sampling,
     })
 }
 
@@ -57,9 +61,11 @@ fn at_path(arg: &ModelArg, path: &Path) -> anyhow::Result<Located> {
             format!("{} gives no name; set one with NAME={}", path.display(), path.display())
         })?,
         aliases: Vec::new(),
-        description: format!("from {}", path.display()),
+        // Callers read this, and where files lie on this machine is not theirs to know.
+        description: path.file_name().map_or_else(String::new, |name| format!("from {}", name.display())),
         path: path.to_owned(),
         price: None,
+        sampling: GenerationDefaults::default(),
     })
 }
 
@@ -75,6 +81,7 @@ fn by_own_id(arg: &ModelArg, id: &str, catalog: &Catalog, data_dir: &Path) -> an
             description: format!("from {source}"),
             path: installed.path,
             price: None,
+            sampling: GenerationDefaults::default(),
         });
     }
     Err(unknown(id, catalog))

@@ -204,6 +204,7 @@ async fn load_one(
         },
         price: arg.price.or(located.price),
         description: located.description,
+        defaults: located.sampling,
     };
     let local = Arc::clone(local);
     let label = format!("loading {}", located.id);
@@ -226,9 +227,8 @@ async fn load_one(
         progress.end();
         result
     });
-    load.await
-        .context("loading was interrupted")?
-        .with_context(|| format!("cannot load {}", located.path.display()))
+    // By id: an error about the file names the file itself.
+    load.await.context("loading was interrupted")?.with_context(|| format!("cannot load {}", located.id))
 }
 
 /// How the models do, for `/healthz` and `/metrics`.

@@ -26,6 +26,41 @@ pub struct GenerationDefaults {
     pub end_tokens: Vec<u32>,
 }
 
+impl GenerationDefaults {
+    /// These settings, and those of `base` where these do not say. A temperature of these goes before a `base` that
+    /// always takes the likeliest token.
+    #[must_use]
+    pub fn over(self, base: Self) -> Self {
+        Self {
+            sample: self.sample.or(if self.temperature.is_some() { None } else { base.sample }),
+            temperature: self.temperature.or(base.temperature),
+            top_p: self.top_p.or(base.top_p),
+            top_k: self.top_k.or(base.top_k),
+            min_p: self.min_p.or(base.min_p),
+            repetition_penalty: self.repetition_penalty.or(base.repetition_penalty),
+            end_tokens: if self.end_tokens.is_empty() { base.end_tokens } else { self.end_tokens },
+        }
+    }
+
+    /// Checks the ranges that the fields state.
+    ///
+    /// # Errors
+    /// Names the first field that is outside.
+    pub fn check(&self) -> Result<(), String> {
+        for (name, value, setting) in [
+            ("temperature", self.temperature, TEMPERATURE),
+            ("top-p", self.top_p, TOP_P),
+            ("min-p", self.min_p, MIN_P),
+            ("repetition-penalty", self.repetition_penalty, PENALTY),
+        ] {
+            if let Some(value) = value {
+                setting.check(value).map_err(|reason| format!("{name} {reason}"))?;
+            }
+        }
+        if self.top_k == Some(0) { Err("top-k is 0, not at least 1".into()) } else { Ok(()) }
+    }
+}
+
 /// A named setting with its allowed range.
 struct Setting {
     least: f32,
@@ -143,5 +178,24 @@ const fn kind(value: &Value) -> &'static str {
         Value::String(_) => "a string",
         Value::Array(_) => "an array",
         Value::Object(_) => "an object",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_laid_over_others_win_field_by_field() {
+        let base = GenerationDefaults {
+            sample: Some(false),
+            top_p: Some(0.5),
+            end_tokens: vec![2],
+            ..GenerationDefaults::default()
+        };
+        assert_eq!(GenerationDefaults::default().over(base.clone()), base);
+        let warm = GenerationDefaults { temperature: Some(0.2), ..GenerationDefaults::default() }.over(base);
+        assert_eq!((warm.sample, warm.temperature, warm.top_p), (None, Some(0.2), Some(0.5)));
+        assert_eq!(warm.end_tokens, [2]);
     }
 }

@@ -172,6 +172,7 @@ pub fn source(id: &str) -> ModelSource {
         format: LoadFormat::AsStored,
         price: None,
         description: String::new(),
+        defaults: GenerationDefaults::default(),
     }
 }
 
