@@ -124,6 +124,26 @@ fn a_bad_model_file_ends_the_start_with_its_name() {
 }
 
 #[test]
+fn what_no_machine_can_give_is_refused_before_anything_starts() {
+    let data = folder();
+    fails(&data, &["serve", "--threads", "100000"], &["a whole number from 1 to 1024"]);
+    fails(&data, &["serve", "--context", "0"], &["a whole number above 0"]);
+    let listen = ["serve", "--listen", "127.0.0.1:0", "--kv-memory"];
+    fails(
+        &data,
+        &[&listen[..], &["4000000GiB"]].concat(),
+        &["the KV memory of", "more than this machine has"],
+    );
+}
+
+#[test]
+fn chat_refuses_an_empty_question_and_an_address_that_is_none() {
+    let data = folder();
+    fails(&data, &["chat", "-p", " "], &["the question is empty"]);
+    fails(&data, &["chat", "--url", "banana", "-p", "x"], &["\"banana\" is not the address of a server"]);
+}
+
+#[test]
 fn models_are_listed_shown_and_removed() {
     let data = folder();
     std::fs::write(data.path().join("file.gguf"), "content").expect("write");

@@ -53,7 +53,7 @@ fn wanted() -> bool {
 
 /// Prints an error with its causes.
 pub(super) fn error(error: &anyhow::Error) {
-    say(&format!("{} {error:#}", Style::for_stderr().red("error:")));
+    say(&format!("{} {}", Style::for_stderr().red("error:"), chain(error)));
 }
 
 /// Prints a warning.
@@ -71,4 +71,33 @@ pub(super) fn say_part(text: &str) {
     let mut stderr = std::io::stderr().lock();
     // A server outlives the terminal it was started from; then there is nobody left to tell.
     let _ = stderr.write_all(text.as_bytes()).and_then(|()| stderr.flush());
+}
+
+/// An error and its causes in one line. A cause that its error tells already is not told again.
+fn chain(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if text.is_empty() {
+            text = cause;
+        } else if !text.ends_with(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anyhow::Context;
+
+    #[test]
+    fn a_cause_that_is_told_already_is_not_told_again() {
+        #[derive(Debug, thiserror::Error)]
+        #[error("cannot read x: {0}")]
+        struct Unreadable(#[source] std::io::Error);
+        let cause = std::io::Error::other("it is empty");
+        let error = Err::<(), _>(Unreadable(cause)).context("cannot load y").expect_err("an error");
+        assert_eq!(chain(&error), "cannot load y: cannot read x: it is empty");
+    }
 }

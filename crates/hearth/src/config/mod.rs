@@ -8,11 +8,10 @@ pub mod file;
 mod values;
 
 pub(crate) use values::RawPrice;
-pub use values::{ApiKey, DEFAULT_PORT, Listen, ModelArg, Quantize, Size, Target};
+pub use values::{ApiKey, Count, DEFAULT_PORT, Listen, ModelArg, Quantize, Size, Target, Threads};
 
 use base::{Bytes, Tokens};
 use serde::Deserialize;
-use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -36,11 +35,11 @@ pub struct Layer {
 
     /// Threads that compute [default: the cores this process may use]
     #[arg(long, value_name = "N", env = "HEARTH_THREADS", hide_env_values = true)]
-    pub threads: Option<NonZeroUsize>,
+    pub threads: Option<Threads>,
 
     /// Longest sequence in tokens, where the model's own limit is higher [default: the model's own]
     #[arg(long, value_name = "TOKENS", env = "HEARTH_CONTEXT", hide_env_values = true)]
-    pub context: Option<NonZeroU32>,
+    pub context: Option<Count>,
 
     /// Memory for the KV cache of all models together, for example 4GiB [default: a share of the free memory]
     #[arg(long, value_name = "SIZE", env = "HEARTH_KV_MEMORY", hide_env_values = true)]
@@ -52,11 +51,11 @@ pub struct Layer {
 
     /// Requests that may wait for each model; more are told to come back later [default: 1024]
     #[arg(long, value_name = "N", env = "HEARTH_QUEUE", hide_env_values = true)]
-    pub queue: Option<NonZeroUsize>,
+    pub queue: Option<Count>,
 
     /// Most tokens computed in one step of a model [default: 512]
     #[arg(long, value_name = "TOKENS", env = "HEARTH_STEP_TOKENS", hide_env_values = true)]
-    pub step_tokens: Option<NonZeroU32>,
+    pub step_tokens: Option<Count>,
 
     /// Seconds that running requests may go on after a stop was asked for [default: 10]
     #[arg(long, value_name = "SECONDS", env = "HEARTH_SHUTDOWN_LIMIT", hide_env_values = true)]
@@ -167,12 +166,12 @@ impl Settings {
             models,
             listen,
             api_key: wishes.api_key,
-            threads: wishes.threads.map(NonZeroUsize::get),
+            threads: wishes.threads.map(|n| n.get() as usize),
             context: wishes.context.map(|n| Tokens(n.get())),
             kv_memory: wishes.kv_memory.map(|size| size.0),
             quantize: wishes.quantize,
-            queue: wishes.queue.map_or(1024, NonZeroUsize::get),
-            step_tokens: Tokens(wishes.step_tokens.map_or(512, NonZeroU32::get)),
+            queue: wishes.queue.map_or(1024, |n| n.get() as usize),
+            step_tokens: Tokens(wishes.step_tokens.map_or(512, Count::get)),
             shutdown_limit: Duration::from_secs(wishes.shutdown_limit.unwrap_or(10)),
             data_dir: data_dir.ok_or(SettingsError::NoDataDir)?,
         })

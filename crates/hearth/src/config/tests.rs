@@ -44,7 +44,11 @@ fn an_unknown_key_is_told_with_its_line_and_a_suggestion() {
 fn a_wrong_value_is_told_with_its_line() {
     fault("threads = 2\nthreads = 3", &["line 2"]);
     fault("listen = \"here\"", &["line 1", "is not an address"]);
-    fault("\nthreads = 0", &["line 2"]);
+    fault("\nthreads = 0", &["line 2", "integer `0`, expected a whole number from 1 to 1024"]);
+    fault("threads = 1025", &["expected a whole number from 1 to 1024"]);
+    fault("context = \"long\"", &["expected a whole number above 0"]);
+    fault("models = [{ model = \"a\", nam = \"b\" }]", &["line 1", "unknown field `nam`", "`name`"]);
+    fault("models = [3]", &["expected a model's id or path, or a table"]);
     fault("kv-memory = \"much\"", &["is not a size"]);
     fault("api-key = \"\"", &["the key is empty"]);
     fault("quantize = \"int2\"", &["int2"]);
@@ -150,7 +154,7 @@ fn the_named_file_counts_then_the_working_folder_then_the_data_folder() {
     assert!(find(None).expect("no file is fine").is_none());
     std::fs::write(data.path().join("hearth.toml"), "threads = 1").expect("write");
     let threads =
-        |found: Option<(PathBuf, Layer)>| found.and_then(|(_, layer)| layer.threads).map(NonZeroUsize::get);
+        |found: Option<(PathBuf, Layer)>| found.and_then(|(_, layer)| layer.threads).map(Count::get);
     assert_eq!(threads(find(None).expect("found")), Some(1));
     std::fs::write(work.path().join("hearth.toml"), "threads = 2").expect("write");
     assert_eq!(threads(find(None).expect("found")), Some(2));
@@ -158,7 +162,7 @@ fn the_named_file_counts_then_the_working_folder_then_the_data_folder() {
     assert!(find(Some(&other)).is_err(), "a named file must be there");
     std::fs::write(&other, "threads = 3\nmodels = [\"./m.gguf\"]").expect("write");
     let (_, layer) = find(Some(&other)).expect("found").expect("named");
-    assert_eq!(layer.threads.map(NonZeroUsize::get), Some(3));
+    assert_eq!(layer.threads.map(Count::get), Some(3));
     let models = layer.models.expect("models");
     assert_eq!(
         models[0].target,

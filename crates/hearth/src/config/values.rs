@@ -1,7 +1,9 @@
 //! The types of single settings: how each is written, on the command line and in the file alike.
 
 use base::{Bytes, NanoUsd, Price};
-use serde::Deserialize;
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{self, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -70,6 +72,67 @@ impl TryFrom<String> for Size {
     }
 }
 
+/// A whole number from 1 to `MAX`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Count<const MAX: u32 = { u32::MAX }>(u32);
+
+/// As many threads as a big machine has; many more would exhaust what the system grants a process.
+pub type Threads = Count<1024>;
+
+impl<const MAX: u32> Count<MAX> {
+    /// The number, where it is one of them.
+    #[must_use]
+    pub fn new(number: u64) -> Option<Self> {
+        u32::try_from(number).ok().filter(|number| (1..=MAX).contains(number)).map(Self)
+    }
+
+    /// The number.
+    #[must_use]
+    pub const fn get(self) -> u32 {
+        self.0
+    }
+
+    fn range() -> String {
+        if MAX == u32::MAX {
+            "a whole number above 0".into()
+        } else {
+            format!("a whole number from 1 to {MAX}")
+        }
+    }
+}
+
+impl<const MAX: u32> FromStr for Count<MAX> {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let number = text.trim().parse().ok().and_then(Self::new);
+        number.ok_or_else(|| format!("must be {}", Self::range()))
+    }
+}
+
+impl<'de, const MAX: u32> Deserialize<'de> for Count<MAX> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Number<const MAX: u32>;
+        impl<const MAX: u32> Visitor<'_> for Number<MAX> {
+            type Value = Count<MAX>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&Count::<MAX>::range())
+            }
+
+            fn visit_u64<E: de::Error>(self, number: u64) -> Result<Self::Value, E> {
+                Count::new(number).ok_or_else(|| E::invalid_value(de::Unexpected::Unsigned(number), &self))
+            }
+
+            fn visit_i64<E: de::Error>(self, number: i64) -> Result<Self::Value, E> {
+                let count = u64::try_from(number).ok().and_then(Count::new);
+                count.ok_or_else(|| E::invalid_value(de::Unexpected::Signed(number), &self))
+            }
+        }
+        deserializer.deserialize_any(Number)
+    }
+}
+
 /// A secret; never shown.
 #[derive(Clone, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
@@ -122,8 +185,7 @@ pub enum Quantize {
 }
 
 /// One model to serve.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
-#[serde(try_from = "RawModelArg")]
+#[derive(Clone, Debug, PartialEq)]
 pub struct ModelArg {
     /// The id callers use, where it was set.
     pub name: Option<String>,
@@ -214,14 +276,7 @@ fn check_name(name: &str) -> Result<String, String> {
     if good { Ok(name.to_owned()) } else { Err(format!("{name:?} is not a name for a model")) }
 }
 
-/// How a model is written in the file: `"ID_OR_PATH"`, or a table.
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum RawModelArg {
-    Short(String),
-    Long(RawModelTable),
-}
-
+/// A model as a table of the file.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RawModelTable {
@@ -258,19 +313,43 @@ impl RawPrice {
     }
 }
 
-impl TryFrom<RawModelArg> for ModelArg {
+impl TryFrom<RawModelTable> for ModelArg {
     type Error = String;
 
-    fn try_from(raw: RawModelArg) -> Result<Self, String> {
-        match raw {
-            RawModelArg::Short(text) => text.parse(),
-            RawModelArg::Long(table) => Ok(Self {
-                name: table.name.as_deref().map(check_name).transpose()?,
-                aliases: table.aliases.iter().map(|alias| check_name(alias)).collect::<Result<_, _>>()?,
-                target: table.model.parse()?,
-                quantize: table.quantize,
-                price: table.price.map(|price| price.resolve()).transpose()?,
-            }),
+    fn try_from(table: RawModelTable) -> Result<Self, String> {
+        Ok(Self {
+            name: table.name.as_deref().map(check_name).transpose()?,
+            aliases: table.aliases.iter().map(|alias| check_name(alias)).collect::<Result<_, _>>()?,
+            target: table.model.parse()?,
+            quantize: table.quantize,
+            price: table.price.map(|price| price.resolve()).transpose()?,
+        })
+    }
+}
+
+/// In the file a model is `"ID_OR_PATH"`, or a table. Told apart by hand: an untagged enum would lose what is wrong in
+/// the table.
+impl<'de> Deserialize<'de> for ModelArg {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct ShortOrLong;
+        impl<'de> Visitor<'de> for ShortOrLong {
+            type Value = ModelArg;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(
+                    "a model's id or path, or a table such as { model = \"ID_OR_PATH\", name = \"…\" }",
+                )
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<ModelArg, E> {
+                text.parse().map_err(E::custom)
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<ModelArg, A::Error> {
+                let table = RawModelTable::deserialize(MapAccessDeserializer::new(map))?;
+                table.try_into().map_err(de::Error::custom)
+            }
         }
+        deserializer.deserialize_any(ShortOrLong)
     }
 }

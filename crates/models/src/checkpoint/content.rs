@@ -22,7 +22,7 @@ enum Bytes {
 impl Content {
     pub(crate) fn map(path: &Path) -> Result<Self, CheckpointError> {
         let mapped =
-            MappedFile::open(path).map_err(|source| CheckpointError::Io { path: path.to_owned(), source })?;
+            MappedFile::open(path).map_err(|error| CheckpointError::Io { path: path.to_owned(), error })?;
         Ok(Self { path: path.to_owned(), bytes: Bytes::Mapped(mapped) })
     }
 
@@ -36,7 +36,7 @@ impl Content {
 
     pub(crate) fn verify(&self) -> Result<(), CheckpointError> {
         let Bytes::Mapped(mapped) = &self.bytes else { return Ok(()) };
-        mapped.verify().map_err(|source| CheckpointError::Io { path: self.path.clone(), source })?.map_err(
+        mapped.verify().map_err(|error| CheckpointError::Io { path: self.path.clone(), error })?.map_err(
             |change| CheckpointError::Changed { path: self.path.clone(), reason: change.to_string() },
         )
     }

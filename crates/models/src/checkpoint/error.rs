@@ -8,12 +8,13 @@ use std::path::PathBuf;
 #[derive(Debug, thiserror::Error)]
 pub enum CheckpointError {
     /// The system refused to read the file.
-    #[error("cannot read {}: {source}", path.display())]
+    // Not a `source` of the error: this text tells it already, and a report of the chain would tell it again.
+    #[error("cannot read {}: {error}", path.display())]
     Io {
         /// The file.
         path: PathBuf,
         /// What the system said.
-        source: io::Error,
+        error: io::Error,
     },
     /// The path is not a checkpoint at all.
     #[error("{} is not a checkpoint: {reason}", path.display())]

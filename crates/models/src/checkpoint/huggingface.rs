@@ -243,7 +243,7 @@ impl<'de> Visitor<'de> for WeightMapVisitor {
 fn tree(folder: &Path, name: &str) -> Result<Option<Value>, CheckpointError> {
     let path = folder.join(name);
     let Some(bytes) =
-        read(folder, name, MAX_TREE).map_err(|source| CheckpointError::Io { path: path.clone(), source })?
+        read(folder, name, MAX_TREE).map_err(|error| CheckpointError::Io { path: path.clone(), error })?
     else {
         return Ok(None);
     };
@@ -255,8 +255,7 @@ fn tree(folder: &Path, name: &str) -> Result<Option<Value>, CheckpointError> {
 }
 
 fn read_side_file(folder: &Path, name: &str) -> Result<Option<Vec<u8>>, CheckpointError> {
-    read(folder, name, MAX_SIDE_FILE)
-        .map_err(|source| CheckpointError::Io { path: folder.join(name), source })
+    read(folder, name, MAX_SIDE_FILE).map_err(|error| CheckpointError::Io { path: folder.join(name), error })
 }
 
 /// Reads a file of the folder that must not have more than `limit` bytes.

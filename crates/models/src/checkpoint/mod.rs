@@ -70,7 +70,7 @@ impl Checkpoint {
     /// # Errors
     /// The path cannot be read, is none of these, or breaks its format.
     pub fn open(path: &Path) -> Result<Self, CheckpointError> {
-        let io = |source| CheckpointError::Io { path: path.to_owned(), source };
+        let io = |error| CheckpointError::Io { path: path.to_owned(), error };
         let metadata = fs::metadata(path).map_err(io)?;
         if metadata.is_dir() {
             return HuggingFace::open(path).map(Self::HuggingFace);

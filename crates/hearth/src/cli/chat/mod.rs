@@ -8,12 +8,11 @@ mod talker;
 use super::style::{self, Style};
 use super::{Session, runtime};
 use crate::catalog::DEFAULT_MODEL;
-use crate::config::{ApiKey, Layer, ModelArg, Quantize};
+use crate::config::{ApiKey, Count, Layer, ModelArg, Quantize, Threads};
 use anyhow::{Context, bail};
 use protocol::{Message, Role};
 use rustyline::error::ReadlineError;
 use std::io::{self, Read, Write};
-use std::num::{NonZeroU32, NonZeroUsize};
 use talker::{Answer, Params, Talker};
 use tokio::runtime::Runtime;
 
@@ -59,7 +58,7 @@ pub(super) struct Args {
 
     /// Longest answer in tokens [default: as many as fit]
     #[arg(long, value_name = "TOKENS")]
-    max_tokens: Option<NonZeroU32>,
+    max_tokens: Option<Count>,
 
     /// The same seed gives the same answer
     #[arg(long, value_name = "N")]
@@ -67,11 +66,11 @@ pub(super) struct Args {
 
     /// Threads that compute, when the model is loaded in this process
     #[arg(long, value_name = "N", env = "HEARTH_THREADS", hide_env_values = true)]
-    threads: Option<NonZeroUsize>,
+    threads: Option<Threads>,
 
     /// Longest conversation in tokens, when the model is loaded in this process
     #[arg(long, value_name = "TOKENS", env = "HEARTH_CONTEXT", hide_env_values = true)]
-    context: Option<NonZeroU32>,
+    context: Option<Count>,
 
     /// Quantise F32, F16 and BF16 weights while loading in this process
     #[arg(long, value_name = "FORMAT", env = "HEARTH_QUANTIZE", hide_env_values = true)]
@@ -86,7 +85,7 @@ pub(super) struct Args {
 pub(super) fn run(session: &Session, args: Args) -> anyhow::Result<()> {
     let params = Params {
         temperature: args.temperature,
-        max_tokens: args.max_tokens.map(NonZeroU32::get),
+        max_tokens: args.max_tokens.map(Count::get),
         seed: args.seed,
     };
     if params.temperature.is_some_and(|t| !(0.0..=2.0).contains(&t)) {
@@ -113,12 +112,14 @@ pub(super) fn run(session: &Session, args: Args) -> anyhow::Result<()> {
     result
 }
 
-fn question(text: String) -> anyhow::Result<String> {
-    if text != "-" {
-        return Ok(text);
+fn question(mut text: String) -> anyhow::Result<String> {
+    if text == "-" {
+        text.clear();
+        io::stdin().read_to_string(&mut text).context("reading the question from standard input")?;
     }
-    let mut text = String::new();
-    io::stdin().read_to_string(&mut text).context("reading the question from standard input")?;
+    if text.trim().is_empty() {
+        bail!("the question is empty");
+    }
     Ok(text)
 }
 

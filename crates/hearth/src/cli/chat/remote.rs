@@ -37,7 +37,16 @@ pub(super) async fn connect(url: &str, key: Option<&str>, model: Option<String>)
     let mut remote = Remote { url, model: String::new(), key: key.map(str::to_owned), client };
     let request = remote.request(reqwest::Method::GET, "/v1/models").timeout(Duration::from_secs(10));
     let response = request.send().await.map_err(|error| {
-        if error.is_connect() { Absent(remote.url.clone()).into() } else { anyhow::Error::new(error) }
+        if error.is_builder() {
+            anyhow!(
+                "{:?} is not the address of a server; write for example http://127.0.0.1:8790",
+                remote.url
+            )
+        } else if error.is_connect() {
+            Absent(remote.url.clone()).into()
+        } else {
+            anyhow::Error::new(error)
+        }
     })?;
     let list: Value = good(response).await?.json().await.context("the server's list of models is no JSON")?;
     let ids: Vec<&str> =
