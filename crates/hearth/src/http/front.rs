@@ -42,7 +42,8 @@ pub(super) async fn front(State(app): State<Arc<App>>, request: Request, next: N
         };
         tracing::debug!(id, %method, path, status = response.status().as_u16(), error = %error, "refused");
     }
-    if response.status().is_server_error() {
+    // A probe that asks again and again must not fill the log with what it was told.
+    if response.status().is_server_error() && path != routes::HEALTH {
         tracing::warn!(id, %method, path, status = response.status().as_u16(), "a request failed");
     }
     app.metrics.count(route.as_deref(), response.status().as_u16());

@@ -68,12 +68,15 @@ pub(super) const ROUTES: &[Route] = &[
         about: "GET   as /v1/models",
         handler: || get(openai::models),
     },
-    Route { path: "/healthz", about: "GET   200 when a model can answer", handler: || get(status::healthz) },
+    Route { path: HEALTH, about: "GET   200 when a model can answer", handler: || get(status::healthz) },
     Route { path: "/metrics", about: "GET   Prometheus metrics", handler: || get(status::metrics) },
 ];
 
 /// Routes that need no key: they tell nothing worth protecting and probes have none.
-pub(super) const OPEN: &[&str] = &["/", "/healthz"];
+pub(super) const OPEN: &[&str] = &["/", HEALTH];
+
+/// Where probes ask.
+pub(super) const HEALTH: &str = "/healthz";
 
 /// The router over the list, with the front before every route and behind none.
 pub(super) fn router(app: Arc<App>) -> Router {

@@ -74,7 +74,8 @@ pub(super) async fn hello() -> String {
     let mut text = format!("Hearth {}\n\n", env!("CARGO_PKG_VERSION"));
     for route in routes::ROUTES {
         let (method, purpose) = route.about.split_once(' ').unwrap_or((route.about, ""));
-        text.push_str(&format!("{method:<5}{:<55}{}\n", route.path, purpose.trim_start()));
+        let path = route.path.replace("{*", "{");
+        text.push_str(&format!("{method:<5}{path:<55}{}\n", purpose.trim_start()));
     }
     text
 }

@@ -1,7 +1,7 @@
 //! The list of models.
 
 use super::to_json;
-use crate::ModelInfo;
+use crate::{ModelInfo, ModelTask};
 use serde::Serialize;
 
 #[derive(Serialize)]
@@ -12,6 +12,8 @@ struct WireModel<'a> {
     owned_by: &'static str,
     /// Not OpenAI's: other servers tell the context by this name, and clients read it.
     max_model_len: u32,
+    /// Not OpenAI's: what the model is for, so that a client can pick one that talks.
+    task: &'static str,
 }
 
 impl<'a> From<&'a ModelInfo> for WireModel<'a> {
@@ -22,6 +24,10 @@ impl<'a> From<&'a ModelInfo> for WireModel<'a> {
             created: model.created,
             owned_by: "hearth",
             max_model_len: model.context,
+            task: match model.task {
+                ModelTask::TextGeneration => "text-generation",
+                ModelTask::TextEmbeddings => "text-embeddings",
+            },
         }
     }
 }
