@@ -75,6 +75,18 @@ fn get(address: &str, path: &str) -> String {
 }
 
 #[test]
+fn a_proxy_of_the_environment_is_not_asked_for_this_machine() {
+    let data = folder();
+    let (_running, address) = serve(&data, &[]);
+    let mut chat = hearth(data.path());
+    chat.args(["chat", "-p", "hi", "--url", &format!("http://{address}")]);
+    // Nobody listens on port 1.
+    let output = chat.env("http_proxy", "http://127.0.0.1:1").output().expect("hearth runs");
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(error.contains("has no model yet"), "{error}");
+}
+
+#[test]
 fn an_open_address_without_a_key_is_refused_in_one_sentence() {
     let data = folder();
     let output = run(&data, &["serve", "--listen", "0.0.0.0:0"]);

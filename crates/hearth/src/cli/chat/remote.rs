@@ -28,11 +28,20 @@ pub(super) fn is_absent(error: &anyhow::Error) -> bool {
     error.is::<Absent>()
 }
 
+/// Whether an address is this machine's own.
+fn is_local(url: &str) -> bool {
+    let url = reqwest::Url::parse(url).ok();
+    let host = url.as_ref().and_then(reqwest::Url::host_str).unwrap_or_default().trim_matches(['[', ']']);
+    host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
+}
+
 /// Asks the server for its models and takes the one named, or the first that talks.
 pub(super) async fn connect(url: &str, key: Option<&str>, model: Option<String>) -> anyhow::Result<Remote> {
     // Someone else may have set the process's provider first; that is as good.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    let client = reqwest::Client::builder().connect_timeout(Duration::from_secs(5)).build()?;
+    let client = reqwest::Client::builder().connect_timeout(Duration::from_secs(5));
+    // A proxy of the environment is on the way out of this machine, not to itself.
+    let client = if is_local(url) { client.no_proxy() } else { client }.build()?;
     let url = url.trim_end_matches('/').trim_end_matches("/v1").to_owned();
     let mut remote = Remote { url, model: String::new(), key: key.map(str::to_owned), client };
     let request = remote.request(reqwest::Method::GET, "/v1/models").timeout(Duration::from_secs(10));
