@@ -234,10 +234,16 @@ pub(crate) fn check_size(tokens: usize) -> Result<(), Error> {
     Ok(())
 }
 
-/// Whether a text has the form that all families keep for control tokens (`<|…|>`, `<｜…｜>`), whatever
-/// the file says of it. Files often mark some of these as ordinary added tokens.
+/// Gemma's marks of a turn, which have no form of their own.
+const TURN_TEXTS: [&str; 2] = ["<start_of_turn>", "<end_of_turn>"];
+
+/// Whether a text has the form that all families keep for control tokens (`<|…|>`, `<｜…｜>`) or marks a
+/// turn, whatever the file says of it. Files often mark some of these as ordinary added tokens.
 pub(crate) fn looks_like_control(text: &[u8]) -> bool {
     let Ok(text) = std::str::from_utf8(text) else { return false };
+    if TURN_TEXTS.contains(&text) {
+        return true;
+    }
     let inner = text
         .strip_prefix("<|")
         .and_then(|rest| rest.strip_suffix("|>"))
@@ -280,8 +286,8 @@ mod tests {
     }
 
     #[test]
-    fn control_looking_texts_are_known_by_their_bars() {
-        for text in ["<|im_end|>", "<|endoftext|>", "<｜begin▁of▁sentence｜>"] {
+    fn control_looking_texts_are_known_by_their_bars_or_as_marks_of_a_turn() {
+        for text in ["<|im_end|>", "<|endoftext|>", "<｜begin▁of▁sentence｜>", "<start_of_turn>"] {
             assert!(looks_like_control(text.as_bytes()), "{text}");
         }
         for text in ["<|>", "<||>", "<b>", "<| a |>", "|>", "<|a|><|b|>"] {
