@@ -10,7 +10,7 @@ use crate::forward::{LanguageModel, ModelSpec};
 use crate::load::LoadError;
 use crate::names::DecoderNames;
 use crate::spec::{DecoderSpec, Tied};
-use crate::weights::{Loader, Use};
+use crate::weights::{Linear, Loader, Use};
 use base::Tokens;
 use device::{Activation, AttentionSpec, Batch, Device, DeviceError, LoadFormat, PageId, Product, RopeStyle};
 use std::mem;
@@ -35,12 +35,6 @@ struct Weights<D: Device> {
     rope_style: RopeStyle,
     norm_eps: f32,
     activation: Activation,
-}
-
-/// A matrix with its optional bias.
-struct Linear<D: Device> {
-    weight: D::Matrix,
-    bias: Option<D::Vector>,
 }
 
 struct Layer<D: Device> {
@@ -188,23 +182,6 @@ fn add_branch<D: Device>(
             device.rms_norm(branch, norm, eps, normed);
             device.add(stream, normed);
         }
-    }
-}
-
-impl<D: Device> Linear<D> {
-    fn product<'a>(&'a self, out: &'a mut D::Tensor) -> Product<'a, D> {
-        Product { weight: &self.weight, bias: self.bias.as_ref(), out, accumulate: false }
-    }
-
-    fn load(
-        loader: &mut Loader<'_, D>,
-        module: &str,
-        rows: usize,
-        cols: usize,
-        bias: bool,
-    ) -> Result<Self, LoadError> {
-        let weight = loader.matrix(module, rows, cols, Use::Layer)?;
-        Ok(Self { weight, bias: loader.bias(module, rows, bias)? })
     }
 }
 

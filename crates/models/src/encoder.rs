@@ -6,7 +6,7 @@
 
 use crate::checkpoint::Checkpoint;
 use crate::load::LoadError;
-use crate::weights::{Loader, Use};
+use crate::weights::{Linear, Loader, Use};
 use base::Tokens;
 use device::{Activation, AttentionSpec, Device, LoadFormat, Product};
 
@@ -117,11 +117,6 @@ struct Weights<D: Device> {
 struct Norm<D: Device> {
     weight: D::Vector,
     bias: D::Vector,
-}
-
-struct Linear<D: Device> {
-    weight: D::Matrix,
-    bias: Option<D::Vector>,
 }
 
 struct Layer<D: Device> {
@@ -273,17 +268,6 @@ impl<D: Device> Norm<D> {
     }
 }
 
-impl<D: Device> Linear<D> {
-    fn product<'a>(&'a self, out: &'a mut D::Tensor) -> Product<'a, D> {
-        Product { weight: &self.weight, bias: self.bias.as_ref(), out, accumulate: false }
-    }
-
-    fn load(loader: &mut Loader<'_, D>, module: &str, rows: usize, cols: usize) -> Result<Self, LoadError> {
-        let weight = loader.matrix(module, rows, cols, Use::Layer)?;
-        Ok(Self { weight, bias: loader.bias(module, rows, true)? })
-    }
-}
-
 impl<D: Device> Work<D> {
     fn new(spec: &EncoderSpec, device: &D) -> Self {
         let tensor = |width: usize| device.tensor(width);
@@ -335,13 +319,13 @@ fn load_weights<D: Device>(
     let layers = (0..spec.layers).map(|index| {
         let module = |name: &str| format!("{prefix}{}{index}.{name}", names.layer);
         Ok(Layer {
-            query: Linear::load(loader, &module(names.query), width, width)?,
-            key: Linear::load(loader, &module(names.key), width, width)?,
-            value: Linear::load(loader, &module(names.value), width, width)?,
-            attention_output: Linear::load(loader, &module(names.attention_output), width, width)?,
+            query: Linear::load(loader, &module(names.query), width, width, true)?,
+            key: Linear::load(loader, &module(names.key), width, width, true)?,
+            value: Linear::load(loader, &module(names.value), width, width, true)?,
+            attention_output: Linear::load(loader, &module(names.attention_output), width, width, true)?,
             attention_norm: Norm::load(loader, &module(names.attention_norm), width)?,
-            up: Linear::load(loader, &module(names.up), hidden, width)?,
-            down: Linear::load(loader, &module(names.down), width, hidden)?,
+            up: Linear::load(loader, &module(names.up), hidden, width, true)?,
+            down: Linear::load(loader, &module(names.down), width, hidden, true)?,
             mlp_norm: Norm::load(loader, &module(names.mlp_norm), width)?,
         })
     });

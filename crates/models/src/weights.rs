@@ -6,7 +6,7 @@
 
 use crate::checkpoint::Checkpoint;
 use crate::load::LoadError;
-use device::{DType, Device, LoadFormat, MatrixSource};
+use device::{DType, Device, LoadFormat, MatrixSource, Product};
 use half::{bf16, f16};
 use std::collections::HashSet;
 
@@ -149,6 +149,31 @@ impl<'a, D: Device> Loader<'a, D> {
             self.done += bytes as u64;
             (self.progress)(self.done, self.total);
         }
+    }
+}
+
+/// A matrix inside a layer, with its optional bias.
+pub(crate) struct Linear<D: Device> {
+    weight: D::Matrix,
+    bias: Option<D::Vector>,
+}
+
+impl<D: Device> Linear<D> {
+    /// `module.weight` as `[rows, cols]`, and `module.bias` where it is there or `biased` requires it.
+    pub fn load(
+        loader: &mut Loader<'_, D>,
+        module: &str,
+        rows: usize,
+        cols: usize,
+        biased: bool,
+    ) -> Result<Self, LoadError> {
+        let weight = loader.matrix(module, rows, cols, Use::Layer)?;
+        Ok(Self { weight, bias: loader.bias(module, rows, biased)? })
+    }
+
+    /// Sets `out` to this of the product's input.
+    pub fn product<'a>(&'a self, out: &'a mut D::Tensor) -> Product<'a, D> {
+        Product { weight: &self.weight, bias: self.bias.as_ref(), out, accumulate: false }
     }
 }
 

@@ -29,7 +29,7 @@ impl Detokenizer {
     pub fn push(&mut self, id: u32) -> &str {
         self.text.clear();
         if !self.tokenizer.is_hidden(id) {
-            self.tokenizer.decoder.write(id, &mut self.progress, &mut self.held);
+            self.tokenizer.parts.decoder.write(id, &mut self.progress, &mut self.held);
             release(&mut self.held, &mut self.text);
         }
         &self.text

@@ -48,24 +48,10 @@ pub struct Tokenizer {
     inner: Arc<Inner>,
 }
 
-/// What a file reader puts together.
+/// What a file reader knows, and what follows from it.
 pub(crate) struct Inner {
-    pub(crate) vocab: Vocab,
-    pub(crate) model: Model,
-    /// Found in the text as it is.
-    pub(crate) added: Matcher,
-    /// Found in the normalised text; holds no control token.
-    pub(crate) added_normalized: Matcher,
-    pub(crate) normalizers: Vec<normalizer::Step>,
-    pub(crate) pretokenizers: Vec<pretokenizer::Step>,
-    pub(crate) decoder: Decoder,
-    pub(crate) added_style: AddedStyle,
-    /// What `add_special` puts around a prompt.
-    pub(crate) before: Vec<u32>,
-    pub(crate) after: Vec<u32>,
-    pub(crate) bos: Option<u32>,
-    pub(crate) eos: Option<u32>,
-    pub(crate) end_tokens: Vec<u32>,
+    pub(crate) parts: Parts,
+    end_tokens: Vec<u32>,
     /// Most bytes of raw text that one token can stand for, where that is known.
     bytes_per_token: Option<usize>,
 }
@@ -96,16 +82,19 @@ const END_TEXTS: [&str; 12] = [
     "<|call|>",
 ];
 
-/// What a file reader knows; see [`Inner`] for the fields.
+/// What a file reader knows.
 pub(crate) struct Parts {
     pub(crate) vocab: Vocab,
     pub(crate) model: Model,
+    /// Found in the text as it is.
     pub(crate) added: Matcher,
+    /// Found in the normalised text; holds no control token.
     pub(crate) added_normalized: Matcher,
     pub(crate) normalizers: Vec<normalizer::Step>,
     pub(crate) pretokenizers: Vec<pretokenizer::Step>,
     pub(crate) decoder: Decoder,
     pub(crate) added_style: AddedStyle,
+    /// What `add_special` puts around a prompt.
     pub(crate) before: Vec<u32>,
     pub(crate) after: Vec<u32>,
     pub(crate) bos: Option<u32>,
@@ -138,26 +127,7 @@ impl Parts {
         end_tokens.sort_unstable();
         end_tokens.dedup();
         let bytes_per_token = self.bytes_per_token();
-        let Self { vocab, model, added, added_normalized, normalizers, pretokenizers, .. } = self;
-        let Self { decoder, added_style, before, after, bos, eos, .. } = self;
-        Ok(Tokenizer {
-            inner: Arc::new(Inner {
-                vocab,
-                model,
-                added,
-                added_normalized,
-                normalizers,
-                pretokenizers,
-                decoder,
-                added_style,
-                before,
-                after,
-                bos,
-                eos,
-                end_tokens,
-                bytes_per_token,
-            }),
-        })
+        Ok(Tokenizer { inner: Arc::new(Inner { parts: self, end_tokens, bytes_per_token }) })
     }
 
     fn bytes_per_token(&self) -> Option<usize> {
@@ -175,14 +145,14 @@ impl Parts {
 
 impl Inner {
     pub(crate) fn is_hidden(&self, id: u32) -> bool {
-        self.vocab.kind(id).is_hidden()
+        self.parts.vocab.kind(id).is_hidden()
     }
 
     /// Whether the text behind the token begins anew.
     fn is_border(&self, id: u32) -> bool {
-        match self.vocab.kind(id) {
+        match self.parts.vocab.kind(id) {
             Kind::Control | Kind::Unknown => true,
-            Kind::UserDefined | Kind::Added => self.added_style == AddedStyle::Border,
+            Kind::UserDefined | Kind::Added => self.parts.added_style == AddedStyle::Border,
             Kind::Normal | Kind::Unused | Kind::Byte => false,
         }
     }
@@ -203,23 +173,24 @@ impl Tokenizer {
     /// Ids are below this. Some may be holes.
     #[must_use]
     pub fn vocab_size(&self) -> u32 {
-        u32::try_from(self.inner.vocab.len()).expect("the size of a vocabulary is bounded")
+        u32::try_from(self.inner.parts.vocab.len()).expect("the size of a vocabulary is bounded")
     }
 
     /// The token with this text: an added token (control tokens are such), else an ordinary token, given as
     /// plain text or as the file writes it.
     #[must_use]
     pub fn token_id(&self, text: &str) -> Option<u32> {
-        let added = self.inner.added.entries().iter().chain(self.inner.added_normalized.entries());
+        let added =
+            self.inner.parts.added.entries().iter().chain(self.inner.parts.added_normalized.entries());
         added
             .filter(|entry| entry.text == text)
             .map(|entry| entry.id)
             .next()
-            .or_else(|| self.inner.vocab.get(text.as_bytes()))
+            .or_else(|| self.inner.parts.vocab.get(text.as_bytes()))
             .or_else(|| {
                 let mut bytes = Vec::new();
                 crate::bytelevel::decode(text.as_bytes(), &mut bytes);
-                self.inner.vocab.get(&bytes)
+                self.inner.parts.vocab.get(&bytes)
             })
     }
 
@@ -227,36 +198,36 @@ impl Tokenizer {
     /// for ids beyond the vocabulary.
     #[must_use]
     pub fn token_bytes(&self, id: u32) -> &[u8] {
-        self.inner.decoder.bytes.get(id)
+        self.inner.parts.decoder.bytes.get(id)
     }
 
     /// Whether the token means something that no text may say.
     #[must_use]
     pub fn is_control(&self, id: u32) -> bool {
-        self.inner.vocab.kind(id) == Kind::Control
+        self.inner.parts.vocab.kind(id) == Kind::Control
     }
 
     /// The texts that `encode` takes as control tokens in trusted pieces.
     pub fn control_texts(&self) -> impl Iterator<Item = &str> {
-        self.inner.added.entries().iter().filter(|entry| entry.control).map(|entry| entry.text.as_str())
+        self.inner.parts.added.entries().iter().filter(|entry| entry.control).map(|entry| entry.text.as_str())
     }
 
     /// The token that begins a prompt.
     #[must_use]
     pub fn bos(&self) -> Option<u32> {
-        self.inner.bos
+        self.inner.parts.bos
     }
 
     /// The token that ends a text.
     #[must_use]
     pub fn eos(&self) -> Option<u32> {
-        self.inner.eos
+        self.inner.parts.eos
     }
 
     /// Whether `add_special` begins a prompt with `bos`.
     #[must_use]
     pub fn adds_bos(&self) -> bool {
-        self.inner.bos.is_some() && self.inner.before.first() == self.inner.bos.as_ref()
+        self.inner.parts.bos.is_some() && self.inner.parts.before.first() == self.inner.parts.bos.as_ref()
     }
 
     /// All tokens that end an answer, ascending: `eos` and those that end a turn.
@@ -307,7 +278,7 @@ impl Tokenizer {
     /// Puts around a prompt what the model expects of a raw one: `bos`, or `[CLS]` and `[SEP]`.
     #[must_use]
     pub fn add_special(&self, ids: Vec<u32>) -> Vec<u32> {
-        let Inner { before, after, .. } = &*self.inner;
+        let Parts { before, after, .. } = &self.inner.parts;
         if before.is_empty() && after.is_empty() {
             return ids;
         }
@@ -321,7 +292,7 @@ impl Tokenizer {
         let (mut progress, mut bytes) = (Progress::default(), Vec::new());
         for id in ids {
             if specials == Specials::Show || !self.inner.is_hidden(*id) {
-                self.inner.decoder.write(*id, &mut progress, &mut bytes);
+                self.inner.parts.decoder.write(*id, &mut progress, &mut bytes);
             }
         }
         match String::from_utf8(bytes) {
@@ -356,7 +327,7 @@ impl Tokenizer {
 
 impl fmt::Debug for Tokenizer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Tokenizer").field("tokens", &self.inner.vocab.len()).finish_non_exhaustive()
+        f.debug_struct("Tokenizer").field("tokens", &self.inner.parts.vocab.len()).finish_non_exhaustive()
     }
 }
 
@@ -416,7 +387,7 @@ impl Encoding<'_> {
     fn joined(&mut self, joined: &Joined) -> ControlFlow<()> {
         let text = joined.text.as_str();
         let mut at = 0;
-        while let Some(found) = self.inner.added.find(text, at, &joined.trusted) {
+        while let Some(found) = self.inner.parts.added.find(text, at, &joined.trusted) {
             self.normalize(&text[at..found.range.start])?;
             self.special(found.id)?;
             at = found.range.end;
@@ -428,7 +399,7 @@ impl Encoding<'_> {
         let border = self.inner.is_border(id);
         if !border
             && self.place.fresh
-            && self.inner.added_style == (AddedStyle::Inside { space_in_front: true })
+            && self.inner.parts.added_style == (AddedStyle::Inside { space_in_front: true })
         {
             self.words(VISIBLE_SPACE.encode_utf8(&mut [0; 4]))?;
         }
@@ -441,12 +412,12 @@ impl Encoding<'_> {
         if text.is_empty() {
             return ControlFlow::Continue(());
         }
-        let text = normalizer::run(&self.inner.normalizers, text, self.place);
-        if self.inner.added_normalized.is_empty() {
+        let text = normalizer::run(&self.inner.parts.normalizers, text, self.place);
+        if self.inner.parts.added_normalized.is_empty() {
             return self.words(&text);
         }
         let mut at = 0;
-        while let Some(found) = self.inner.added_normalized.find(&text, at, &[]) {
+        while let Some(found) = self.inner.parts.added_normalized.find(&text, at, &[]) {
             self.words(&text[at..found.range.start])?;
             self.special(found.id)?;
             at = found.range.end;
@@ -459,8 +430,8 @@ impl Encoding<'_> {
             return ControlFlow::Continue(());
         }
         let Self { inner, limit, place, scratch, ids } = self;
-        pretokenizer::run(&inner.pretokenizers, text, *place, &mut |word| {
-            inner.model.encode(&inner.vocab, word, *limit, scratch, ids)
+        pretokenizer::run(&inner.parts.pretokenizers, text, *place, &mut |word| {
+            inner.parts.model.encode(&inner.parts.vocab, word, *limit, scratch, ids)
         })?;
         *place = Place { first: false, fresh: false };
         ControlFlow::Continue(())
