@@ -12,14 +12,20 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 fn engines(n: usize, pages: u64) -> (Arc<KvBudget>, Vec<Engine>) {
+    engines_of(&vec![1; n], pages)
+}
+
+/// Engines whose pages are so many times larger than the smallest ones.
+fn engines_of(scales: &[usize], pages: u64) -> (Arc<KvBudget>, Vec<Engine>) {
     let budget = Arc::new(KvBudget::new(Bytes(pages * PAGE_BYTES)));
-    let config = Config { step_tokens: Tokens(48), ..Config::default() };
-    let engine = || {
-        let model = Box::new(FakeModel::new(4096));
-        Engine::new(model, Arc::clone(&budget), config.clone()).unwrap()
-    };
-    let engines = (0..n).map(|_| engine()).collect();
+    let engines = scales.iter().map(|scale| engine_on(&budget, *scale)).collect();
     (budget, engines)
+}
+
+fn engine_on(budget: &Arc<KvBudget>, scale: usize) -> Engine {
+    let config = Config { step_tokens: Tokens(48), ..Config::default() };
+    let model = Box::new(FakeModel::new(4096).scaled(scale));
+    Engine::new(model, Arc::clone(budget), config).unwrap()
 }
 
 /// Steps only engines that have work or were woken, until none has.
@@ -30,14 +36,21 @@ struct Threads {
 }
 
 impl Threads {
-    fn new(mut engines: Vec<Engine>) -> Self {
-        let awake: Vec<_> = engines.iter().map(|_| Arc::new(AtomicBool::new(false))).collect();
-        for (engine, awake) in engines.iter_mut().zip(&awake) {
-            let awake = Arc::clone(awake);
-            engine.set_waker(Arc::new(move || awake.store(true, Ordering::Relaxed)));
+    fn new(engines: Vec<Engine>) -> Self {
+        let mut this = Self { engines: vec![], awake: vec![], listeners: vec![] };
+        for mut engine in engines {
+            this.awake.push(wake_by(&mut engine));
+            this.engines.push(engine);
+            this.listeners.push(Listener::default());
         }
-        let listeners = engines.iter().map(|_| Listener::default()).collect();
-        Self { engines, awake, listeners }
+        this
+    }
+
+    /// Another engine takes the place of one that is dropped with all it has in flight.
+    fn replace(&mut self, i: usize, mut engine: Engine) {
+        self.awake[i] = wake_by(&mut engine);
+        self.engines[i] = engine;
+        self.listeners[i] = Listener::default();
     }
 
     fn submit(&mut self, i: usize, request: engine::Request) {
@@ -70,6 +83,14 @@ impl Threads {
         }
         panic!("no end: {:?}", self.engines.iter().map(Engine::stats).collect::<Vec<_>>());
     }
+}
+
+/// What an engine's waker sets.
+fn wake_by(engine: &mut Engine) -> Arc<AtomicBool> {
+    let awake = Arc::new(AtomicBool::new(false));
+    let flag = Arc::clone(&awake);
+    engine.set_waker(Arc::new(move || flag.store(true, Ordering::Relaxed)));
+    awake
 }
 
 #[test]
@@ -175,28 +196,34 @@ proptest! {
 
     #[test]
     fn no_interleaving_of_engines_gets_stuck(
-        n in 2usize..4,
-        pages in 8u64..30,
-        ops in prop::collection::vec((0u8..4, 0usize..3, 1usize..120, 0u32..60), 1..80),
+        scales in prop::collection::vec(1usize..4, 2..4),
+        pages in 12u64..40,
+        ops in prop::collection::vec((0u8..8, 0usize..3, 1usize..120, 0u32..60), 1..80),
     ) {
-        let (budget, engines) = engines(n, pages);
-        let context = engines[0].context();
+        let n = scales.len();
+        let (budget, engines) = engines_of(&scales, pages);
+        let contexts: Vec<Tokens> = engines.iter().map(Engine::context).collect();
         let mut threads = Threads::new(engines);
         let mut submitted = vec![Vec::new(); n];
         for (op, i, len, max_tokens) in ops {
             let i = i % n;
             match op {
-                0 => {
+                0 | 1 => {
                     let id = submitted[i].len() as u64;
-                    let plan = (len as u64 % 3, len.min(context.get() - 1), max_tokens);
+                    let plan = (len as u64 % 3, len.min(contexts[i].get() - 1), max_tokens);
                     threads.submit(i, request(id, text(plan.0, plan.1), plan.2));
                     submitted[i].push((plan, false));
                 }
-                1 if !submitted[i].is_empty() => {
+                2 if !submitted[i].is_empty() => {
                     let which = len % submitted[i].len();
                     threads.engines[i].cancel(RequestId(which as u64));
                     threads.awake[i].store(true, Ordering::Relaxed);
                     submitted[i][which].1 = true;
+                }
+                // A model is taken out, and another of its size comes in.
+                3 if len % 8 == 0 => {
+                    threads.replace(i, engine_on(&budget, scales[i]));
+                    submitted[i].clear();
                 }
                 _ => threads.step(i),
             }
@@ -210,7 +237,7 @@ proptest! {
                     prop_assert!(*cancelled);
                     continue;
                 }
-                let expected = alone(request(0, text(*stream, *len), *max_tokens), context);
+                let expected = alone(request(0, text(*stream, *len), *max_tokens), contexts[i]);
                 prop_assert_eq!(outcome.without_cache(), expected);
             }
         }

@@ -60,6 +60,12 @@ impl FakeModel {
         }
     }
 
+    /// The same with pages this many times larger.
+    pub fn scaled(mut self, times: usize) -> Self {
+        self.spec.kv.groups[0].kv_heads = times;
+        self
+    }
+
     pub fn seen(&self) -> Arc<Seen> {
         Arc::clone(&self.seen)
     }
