@@ -205,6 +205,16 @@ mod tests {
     }
 
     #[test]
+    fn every_family_is_documented() {
+        let document = include_str!("../../../docs/api.md");
+        for line in page(&[model()]).lines() {
+            let Some(family) = line.strip_prefix("# TYPE hearth_") else { continue };
+            let name = family.split(' ').next().expect("a name");
+            assert!(document.contains(&format!("`{name}")), "docs/api.md does not name {name}");
+        }
+    }
+
+    #[test]
     fn buckets_of_a_histogram_add_up() {
         let text = page(&[model()]);
         let buckets: Vec<u64> = text

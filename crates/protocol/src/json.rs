@@ -33,13 +33,17 @@ pub(crate) fn parse(body: &[u8]) -> Result<Value, Error> {
         let at = offset(text, error.line(), error.column());
         let word = text[..at].trim_end_matches(|c: char| c.is_ascii_alphabetic() || c == '-').len();
         let word = &text[word..];
+        let reason = error.to_string();
         let hint = if word.starts_with("NaN") || word.starts_with("Infinity") || word.starts_with("-Infinity")
         {
             "; NaN and Infinity are not JSON"
+        } else if reason.contains("surrogate") || reason.contains("end of hex escape") {
+            // What JavaScript sends for a text that was cut by its length.
+            "; half a surrogate pair is no character: was a text cut inside one?"
         } else {
             ""
         };
-        named(malformed(format!("The body is not valid JSON: {error}{hint}")), &body[..at])
+        named(malformed(format!("The body is not valid JSON: {reason}{hint}")), &body[..at])
     })
 }
 
@@ -219,6 +223,9 @@ mod tests {
             Some("messages[1].role"),
             "not valid JSON",
         );
+        for half in [r"\ud83d", r"\ud83d.", r"\ude00", r"\ud83d\n", r"\ud83d\ud83d"] {
+            check(format!(r#"{{"a":"x{half}"}}"#).as_bytes(), Some("a"), "half a surrogate pair");
+        }
         check(br#"{"a":1e999}"#, Some("a"), "number out of range");
         check(b"", None, "empty");
         check(b"  \n", None, "empty");
