@@ -53,10 +53,13 @@ pub enum RopeStyle {
     Pairs,
 }
 
+/// Most query heads that may share one key and value head; a device can count on it.
+pub const QUERY_GROUP_MAX: usize = 32;
+
 /// Shape of one attention operation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AttentionSpec {
-    /// Query heads; a multiple of `kv_heads`.
+    /// Query heads; a multiple of `kv_heads`, at most [`QUERY_GROUP_MAX`] times as many.
     pub heads: usize,
     /// Key and value heads.
     pub kv_heads: usize,

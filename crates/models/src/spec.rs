@@ -7,7 +7,7 @@ use crate::config::{GgufConfig, HfConfig};
 use crate::load::LoadError;
 use crate::names::DecoderNames;
 use crate::rope::{FULL, Rope, SLIDING};
-use device::{Activation, KvGroup, KvReach, KvSpec, RopeStyle};
+use device::{Activation, KvGroup, KvReach, KvSpec, QUERY_GROUP_MAX, RopeStyle};
 
 /// The window of Mistral and Qwen descriptions that do not mention it, as transformers has it.
 pub(crate) const DEFAULT_WINDOW: usize = 4096;
@@ -196,6 +196,10 @@ impl DecoderSpec {
         }
         if !self.heads.is_multiple_of(self.kv_heads) {
             let reason = format!("{} are not a multiple of {} key heads", self.heads, self.kv_heads);
+            return Err(LoadError::config("the number of heads", reason));
+        }
+        if self.heads / self.kv_heads > QUERY_GROUP_MAX {
+            let reason = format!("{} for {} key heads are not supported", self.heads, self.kv_heads);
             return Err(LoadError::config("the number of heads", reason));
         }
         if !self.head_dim.is_multiple_of(2) {

@@ -54,6 +54,7 @@ fn sizes_that_do_not_fit_the_tensors_are_refused_with_the_tensor() {
     refused("llama", json!({"num_attention_heads": 0}), &["zero"]);
     refused("llama", json!({"num_attention_heads": 3, "head_dim": 16}), &["multiple"]);
     refused("llama", json!({"head_dim": 15}), &["odd"]);
+    refused("llama", json!({"num_attention_heads": 64, "num_key_value_heads": 1}), &["64 for 1 key heads"]);
     refused("gemma3", json!({"sliding_window": 0}), &["sliding window", "zero"]);
     refused("qwen2", json!({"use_sliding_window": true, "sliding_window": 0}), &["sliding window", "zero"]);
     refused("llama", json!({"num_hidden_layers": -1}), &["num_hidden_layers", "-1"]);
