@@ -75,6 +75,26 @@ fn get(address: &str, path: &str) -> String {
 }
 
 #[test]
+fn a_signal_ends_a_start_that_is_reading_a_file() {
+    let data = folder();
+    let pipe = data.path().join("pipe");
+    rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, rustix::fs::Mode::RWXU).expect("a pipe");
+    let (hash, source) = ("a".repeat(64), format!("path:{}", pipe.display()));
+    let catalog = format!(
+        "[[model]]\nid = \"m\"\n[[model.file]]\nname = \"m.gguf\"\nsha256 = {hash:?}\nsources = [{source:?}]\n"
+    );
+    std::fs::write(data.path().join("catalog.toml"), catalog).expect("write");
+    let args = ["serve", "--listen", "127.0.0.1:0", "--threads", "1", "--model", "m"];
+    let mut running =
+        Running(hearth(data.path()).args(args).stderr(Stdio::null()).spawn().expect("hearth runs"));
+    // Opens when the other end does; then the file is being hashed, and never comes to its end.
+    let _unwritten = std::fs::File::options().write(true).open(&pipe).expect("opened");
+    let id = running.0.id().to_string();
+    assert!(Command::new("kill").args(["-TERM", &id]).status().expect("kill runs").success());
+    assert!(running.0.wait().expect("ends").success());
+}
+
+#[test]
 fn a_proxy_of_the_environment_is_not_asked_for_this_machine() {
     let data = folder();
     let (_running, address) = serve(&data, &[]);

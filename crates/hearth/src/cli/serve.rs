@@ -71,7 +71,7 @@ async fn serve(settings: &Settings, catalog: &Catalog, file: Option<&Path>) -> a
     let server = http::serve(config, backend(&local), Arc::clone(&status) as Arc<dyn Status>, listener, end);
     let server = tokio::spawn(server);
     let loaded = tokio::select! {
-        loaded = load(&local, settings, catalog) => loaded.map(|()| true),
+        loaded = load_aside(&local, settings, catalog) => loaded.map(|()| true),
         () = stop.asked() => Ok(false),
     };
     if matches!(loaded, Ok(true)) {
@@ -161,6 +161,23 @@ pub(super) async fn load_all(settings: &Settings, catalog: &Catalog) -> anyhow::
     let local = start_device(settings)?;
     load(&local, settings, catalog).await?;
     Ok(local)
+}
+
+/// [`load`] on a thread of its own: hashing and unpacking files takes a thread for seconds, in which a signal must
+/// still be seen. Dropping the future ends the work where it waits for something.
+async fn load_aside(local: &Arc<Local>, settings: &Settings, catalog: &Catalog) -> anyhow::Result<()> {
+    let (local, settings, catalog) = (Arc::clone(local), settings.clone(), catalog.clone());
+    let (_wanted, unwanted) = tokio::sync::oneshot::channel::<()>();
+    let runtime = tokio::runtime::Handle::current();
+    let loading = tokio::task::spawn_blocking(move || {
+        runtime.block_on(async {
+            tokio::select! {
+                loaded = load(&local, &settings, &catalog) => loaded,
+                _ = unwanted => bail!("loading was interrupted"),
+            }
+        })
+    });
+    loading.await.context("loading was interrupted")?
 }
 
 /// Finds or pulls all models, then loads one after the other.

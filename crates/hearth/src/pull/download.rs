@@ -166,7 +166,7 @@ async fn round(
         status => return refusal(status).map(Round::Cut),
     }
     // Without this, a connection that is closed early by a server that sends no length would look like the end.
-    let end = content_length(&response).map(|length| part.len + length);
+    let end = content_length(&response).map(|length| part.len.saturating_add(length));
     if let (Some(expected), Some(got)) = (want.size, end)
         && expected != got
     {

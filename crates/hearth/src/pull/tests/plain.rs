@@ -42,6 +42,22 @@ async fn a_later_pull_goes_on_from_the_kept_part() {
 }
 
 #[tokio::test]
+async fn a_length_beyond_all_bounds_is_a_wrong_size() {
+    let bytes = content(100_000);
+    let server = Server::start({
+        let bytes = bytes.clone();
+        move |asked| match asked.from() {
+            None => Answer::file(asked, &bytes).cut(50_000),
+            Some(_) => Answer::file(asked, &bytes).header("Content-Length", (u64::MAX - 2).to_string()),
+        }
+    });
+    let world = World::new();
+    let entry = world.entry(&facts(&bytes), &[format!("{}/m", server.url())]);
+    let error = world.pull(&entry).await.expect_err("a lie");
+    assert!(matches!(error.attempts[0].1, FetchError::WrongSize { .. }), "{error}");
+}
+
+#[tokio::test]
 async fn a_server_that_ignores_ranges_is_read_from_the_start_again() {
     let bytes = content(200_000);
     let count = AtomicUsize::new(0);
