@@ -150,6 +150,7 @@ fn run(
     ready: &AtomicBool,
     metrics: &Metrics,
 ) {
+    let spec = model.spec().clone();
     let mut model = Some(model);
     while let Some(loaded) = &mut model {
         let Some(Job { inputs, answer }) = inbox.blocking_recv() else { break };
@@ -170,18 +171,24 @@ fn run(
         let _ = answer.send(Err(unavailable("the model failed and is being loaded again; try again")));
         let broken = model.take();
         let _ = catch_unwind(AssertUnwindSafe(|| drop(broken)));
-        model = load_again(&mut inbox, &mut reload);
+        model = load_again(&mut inbox, &mut reload, &spec);
         ready.store(model.is_some(), Ordering::Release);
     }
     ready.store(false, Ordering::Release);
 }
 
 /// Loads the model until that succeeds, with growing pauses, or until nobody wants it any more.
-fn load_again(inbox: &mut mpsc::Receiver<Job>, reload: &mut Reload) -> Option<Box<dyn EmbeddingModel>> {
+fn load_again(
+    inbox: &mut mpsc::Receiver<Job>,
+    reload: &mut Reload,
+    spec: &EmbeddingSpec,
+) -> Option<Box<dyn EmbeddingModel>> {
     let mut pause = FIRST_PAUSE;
     loop {
         match catch_unwind(AssertUnwindSafe(&mut *reload)) {
-            Ok(Ok(model)) => return Some(model),
+            // Tokenizer and requests are the old one's.
+            Ok(Ok(model)) if *model.spec() == *spec => return Some(model),
+            Ok(Ok(_)) => tracing::error!("the embedding model's files now hold another model"),
             Ok(Err(error)) => tracing::error!(%error, "the embedding model could not be loaded again"),
             Err(_) => tracing::error!("loading the embedding model again panicked"),
         }

@@ -247,7 +247,8 @@ impl Local {
     pub fn attach(&self, source: ModelSource, parts: TextParts) -> Result<(), LoadError> {
         self.check_names(&source)?;
         let TextParts { tokenizer, template, defaults, model, mut reload } = parts;
-        let vocab = model.spec().vocab;
+        let spec = model.spec().clone();
+        let vocab = spec.vocab;
         let config = engine::Config {
             step_tokens: self.config.step_tokens,
             queue: self.config.queue,
@@ -259,7 +260,12 @@ impl Local {
         let context = engine.context();
         let budget = Arc::clone(&self.budget);
         let rebuild: Rebuild = Box::new(move || {
-            Engine::new(reload()?, Arc::clone(&budget), config.clone()).map_err(|error| error.to_string())
+            let model = reload()?;
+            // Tokenizer, template and requests are the old one's.
+            if *model.spec() != spec {
+                return Err("the files now hold another model".to_owned());
+            }
+            Engine::new(model, Arc::clone(&budget), config.clone()).map_err(|error| error.to_string())
         });
         let template = match template {
             Some(text) => chat_template(&text, &tokenizer),

@@ -183,6 +183,21 @@ async fn a_panic_fails_what_is_in_flight_and_the_engine_goes_on() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn another_model_in_the_files_is_not_taken_for_the_one_that_failed() {
+    let world = world("help!", LocalConfig::default());
+    let ready = || world.local.models()[0].ready;
+    world.controls.exchanged.store(true, Ordering::SeqCst);
+    for _ in 0..2 {
+        until(ready).await;
+        world.controls.panic.store(true, Ordering::SeqCst);
+        assert!(say(&*world.local, chat(HI)).await.unwrap().error.is_some());
+    }
+    until(ready).await;
+    assert_eq!(say(&*world.local, chat(HI)).await.unwrap().texts, ["help!"]);
+    assert_eq!(world.controls.reloads.load(Ordering::SeqCst), 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_full_queue_refuses_and_later_takes_again() {
     let world = world("help!", LocalConfig { queue: 1, ..LocalConfig::default() });
     world.controls.hold();

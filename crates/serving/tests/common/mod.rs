@@ -53,6 +53,8 @@ message['content'] + '<|im_end|>' + '\\n' }}{% endfor %}{% if add_generation_pro
 #[derive(Default)]
 pub struct Controls {
     pub panic: AtomicBool,
+    /// The next reload finds another model in the files.
+    pub exchanged: AtomicBool,
     pub reloads: AtomicU32,
     pub steps: AtomicU32,
     /// Steps that may run; `None`: all.
@@ -132,6 +134,14 @@ impl Scripted {
     }
 }
 
+impl Scripted {
+    /// The same with another context, and so another model.
+    pub fn with_context(mut self, context: u32) -> Self {
+        self.spec.context = Tokens(context);
+        self
+    }
+}
+
 impl LanguageModel for Scripted {
     fn spec(&self) -> &ModelSpec {
         &self.spec
@@ -194,7 +204,9 @@ pub fn world_with_clock(script: &'static str, config: LocalConfig, clock: Arc<dy
             let controls = Arc::clone(&controls);
             Box::new(move || {
                 controls.reloads.fetch_add(1, Ordering::SeqCst);
-                Ok(Box::new(Scripted::new(script, Arc::clone(&controls))))
+                let model = Scripted::new(script, Arc::clone(&controls));
+                let exchanged = controls.exchanged.swap(false, Ordering::SeqCst);
+                Ok(Box::new(if exchanged { model.with_context(CONTEXT + 1) } else { model }))
             })
         },
     };
