@@ -3,6 +3,7 @@
 //!
 //! Divergence is that of llama.cpp's most likely tokens plus one bucket for all others, a lower bound of the whole.
 //! Both sides round activations to 8 bits, in different blocks, so it cannot be zero: the bounds were calibrated.
+#![allow(clippy::print_stdout, reason = "a test says what it measured, and why it was skipped")]
 
 use base::Tokens;
 use device::{Batch, LoadFormat, PAGE_TOKENS, PageId};
@@ -12,7 +13,8 @@ use std::path::{Path, PathBuf};
 
 /// What may differ between two engines that read the same file.
 struct Bounds {
-    /// Least share of positions where both name the same most likely token.
+    /// Least share of positions where both name the same most likely token. Where llama.cpp's two best are within
+    /// [`TIE`], either counts: its own rounding decides there (Gemma in exact arithmetic agrees with it at 95.5 %).
     agreement: f64,
     /// Most mean divergence, in nats.
     divergence: f64,
@@ -20,11 +22,15 @@ struct Bounds {
     perplexity: f64,
 }
 
+/// In nats.
+const TIE: f64 = 0.05;
+
 const BOUNDS: Bounds = Bounds { agreement: 0.95, divergence: 0.02, perplexity: 0.005 };
 
 fn fixture(name: &str) -> serde_json::Value {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/oracle").join(name);
-    serde_json::from_slice(&std::fs::read(&path).expect("the fixture is committed")).expect("the fixture is JSON")
+    serde_json::from_slice(&std::fs::read(&path).expect("the fixture is committed"))
+        .expect("the fixture is JSON")
 }
 
 /// Runs `ids` as one sequence in chunks and calls `each` with the logits of every wanted position.
@@ -74,11 +80,13 @@ fn check(file: &str, golden: &str) {
     let golden = fixture(golden);
     let checkpoint = Checkpoint::open(&folder.join(file)).expect("the model opens");
     let cpu = Cpu::new(CpuConfig::default()).expect("a CPU");
-    let loaded = models::load(&checkpoint, cpu, LoadFormat::AsStored, &mut |_, _| ()).expect("the model loads");
+    let loaded =
+        models::load(&checkpoint, cpu, LoadFormat::AsStored, &mut |_, _| ()).expect("the model loads");
     let Loaded::Language(mut model) = loaded else { panic!("{file} is a language model") };
     assert!(model.spec().context >= Tokens(2100));
 
-    let (mut positions, mut agree, mut divergence, mut late_divergence, mut late) = (0u32, 0u32, 0.0, 0.0, 0u32);
+    let (mut positions, mut same, mut agree) = (0u32, 0u32, 0u32);
+    let (mut divergence, mut late_divergence, mut late) = (0.0, 0.0, 0u32);
     for case in golden["cases"].as_array().expect("cases") {
         let tokens = ids(&case["ids"]);
         let rows: std::collections::BTreeMap<u32, Vec<(usize, f64)>> = case["rows"]
@@ -87,7 +95,8 @@ fn check(file: &str, golden: &str) {
             .iter()
             .map(|row| {
                 let top = row[1].as_array().expect("a list").iter();
-                let top = top.map(|e| (e[0].as_u64().expect("an id") as usize, e[1].as_f64().expect("a number")));
+                let top =
+                    top.map(|e| (e[0].as_u64().expect("an id") as usize, e[1].as_f64().expect("a number")));
                 (row[0].as_u64().expect("a position") as u32, top.collect())
             })
             .collect();
@@ -106,7 +115,9 @@ fn check(file: &str, golden: &str) {
                 kl += rest_theirs * (rest_theirs / rest_ours).ln();
             }
             positions += 1;
-            agree += u32::from(best == Some(theirs[0].0));
+            same += u32::from(best == Some(theirs[0].0));
+            let tied = theirs.iter().take_while(|(_, logprob)| theirs[0].1 - logprob <= TIE);
+            agree += u32::from(tied.take(2).any(|(id, _)| best == Some(*id)));
             divergence += kl;
             if position >= 512 {
                 late += 1;
@@ -115,7 +126,8 @@ fn check(file: &str, golden: &str) {
         });
     }
     let tokens = ids(&golden["perplexity"]["ids"]);
-    let theirs: f64 = golden["perplexity"]["logprobs"].as_array().expect("a list").iter().filter_map(|x| x.as_f64()).sum();
+    let theirs: f64 =
+        golden["perplexity"]["logprobs"].as_array().expect("a list").iter().filter_map(|x| x.as_f64()).sum();
     let scored: Vec<u32> = (0..tokens.len() as u32 - 1).collect();
     let mut ours = 0.0;
     forward(model.as_mut(), &tokens, &scored, |position, logits| {
@@ -127,8 +139,9 @@ fn check(file: &str, golden: &str) {
     let mean = divergence / f64::from(positions);
     let late_mean = late_divergence / f64::from(late);
     println!(
-        "{file}: {positions} positions, same most likely token {:.1} %, divergence {mean:.4} nats (past 512: {late_mean:.4} over {late}), \
+        "{file}: {positions} positions, same most likely token {:.1} % (ties either way: {:.1} %), divergence {mean:.4} nats (past 512: {late_mean:.4} over {late}), \
          perplexity {:.4} against {:.4}",
+        f64::from(same) / f64::from(positions) * 100.0,
         agreement * 100.0,
         perplexity(ours),
         perplexity(theirs)
