@@ -34,9 +34,16 @@ class Server:
             command += ["--model", f"{name}={path}"]
         self.log = open(Path(data_dir) / "server.log", "wb")
         self.process = subprocess.Popen(command, stdout=self.log, stderr=self.log)
+        try:
+            self.wait_until_it_answers(models)
+        except BaseException:
+            self.process.kill()
+            raise
+
+    def wait_until_it_answers(self, models):
         deadline = time.monotonic() + 120
         while True:
-            assert self.process.poll() is None, (Path(data_dir) / "server.log").read_text()
+            assert self.process.poll() is None, Path(self.log.name).read_text()
             assert time.monotonic() < deadline, "the server did not become healthy within two minutes"
             try:
                 urllib.request.urlopen(f"{self.base}/healthz").read()
