@@ -1,6 +1,6 @@
 //! Server-sent events as the dialects write them. Framing into HTTP is the server's business.
 
-use crate::{Delta, Error};
+use crate::Delta;
 
 /// One server-sent event.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,11 +31,10 @@ impl Event {
 /// Writes an answer as events in one dialect.
 ///
 /// A request of the caller may be several canonical ones (a completion of many prompts); `source` counts them.
+/// The event of an error is not its business: it depends on the path, as the body of an error does.
 pub trait StreamWriter: Send {
     /// Writes one delta.
     fn delta(&mut self, source: usize, delta: Delta) -> Vec<Event>;
     /// Ends the answer. Called once, after every source gave its usage.
     fn finish(&mut self) -> Vec<Event>;
-    /// Ends the answer with an error instead.
-    fn fail(&mut self, error: &Error) -> Vec<Event>;
 }

@@ -1,7 +1,7 @@
 //! OpenAI's routes, also under Workers AI's prefix.
 
 use super::body::{parse, read};
-use super::refusal::{Answered, json};
+use super::refusal::{Answered, Dialect, json};
 use super::{App, fresh_id, sse};
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request, State};
@@ -14,6 +14,7 @@ use std::sync::Arc;
 
 /// `POST /v1/chat/completions`.
 pub(super) async fn chat(State(app): State<Arc<App>>, request: Request) -> Answered {
+    let dialect = Dialect::of(request.uri().path());
     let (headers, body) = read(&app.config, request).await?;
     let mut asked = parse(body, chat::parse).await?;
     asked.request.session = session(&headers).or(asked.request.session);
@@ -22,13 +23,14 @@ pub(super) async fn chat(State(app): State<Arc<App>>, request: Request) -> Answe
     let choices = asked.request.choices;
     let answer = app.backend.generate(asked.request).await.map_err(|error| located(error, "messages"))?;
     if asked.stream {
-        return Ok(sse::response(&app, vec![answer], chat::ChunkWriter::new(head, form)));
+        return Ok(sse::response(&app, dialect, vec![answer], chat::ChunkWriter::new(head, form)));
     }
     Ok(json(chat::completion(&head, &form, &gather(answer, choices).await?)))
 }
 
 /// `POST /v1/completions`.
 pub(super) async fn completions(State(app): State<Arc<App>>, request: Request) -> Answered {
+    let dialect = Dialect::of(request.uri().path());
     let (headers, body) = read(&app.config, request).await?;
     let asked = parse(body, completions::parse).await?;
     let form = completions::Asked::from(&asked);
@@ -44,7 +46,7 @@ pub(super) async fn completions(State(app): State<Arc<App>>, request: Request) -
     let answers = answers.await.map_err(|error| located(error, "prompt"))?;
     if asked.stream {
         let writer = completions::ChunkWriter::new(head, form, answers.len());
-        return Ok(sse::response(&app, answers, writer));
+        return Ok(sse::response(&app, dialect, answers, writer));
     }
     // Together, because answers that are not read stop when their buffers are full.
     let answers = try_join_all(answers.into_iter().map(|answer| gather(answer, choices))).await?;

@@ -72,6 +72,16 @@ impl Dialect {
         }
     }
 
+    /// The data of the last event of a stream that fails: on Workers AI's paths readable for clients of either API.
+    pub(super) fn event(self, error: &Error) -> String {
+        match self {
+            Self::OpenAi => openai::error::body(error),
+            Self::WorkersNative | Self::WorkersCompatible => {
+                workers_ai::error::body_for_openai_clients(error)
+            }
+        }
+    }
+
     /// The response to an error.
     pub(super) fn response(self, error: &Error) -> Response {
         let mut response = json(self.body(error));

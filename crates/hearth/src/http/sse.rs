@@ -3,6 +3,7 @@
 
 use super::App;
 use super::metrics::StreamGuard;
+use super::refusal::Dialect;
 use axum::body::Body;
 use axum::http::{HeaderValue, header};
 use axum::response::Response;
@@ -25,6 +26,8 @@ type Merged = SelectAll<BoxStream<'static, (usize, Result<Delta, Error>)>>;
 struct Events {
     deltas: Merged,
     writer: Box<dyn StreamWriter>,
+    /// How an error is written.
+    dialect: Dialect,
     /// Written and not yet sent.
     ready: VecDeque<Event>,
     /// Sources that have not told their usage.
@@ -36,6 +39,7 @@ struct Events {
 /// A response that streams these answers.
 pub(super) fn response(
     app: &Arc<App>,
+    dialect: Dialect,
     answers: Vec<DeltaStream>,
     writer: impl StreamWriter + 'static,
 ) -> Response {
@@ -47,6 +51,7 @@ pub(super) fn response(
     let events = Events {
         deltas: stream::select_all(tagged),
         writer: Box::new(writer),
+        dialect,
         ready: VecDeque::new(),
         running,
         silence: app.config.stream_silence,
@@ -103,7 +108,7 @@ impl Events {
     /// Ends all answers: the status is long sent, so the error is the last event.
     fn fail(&mut self, error: &Error) {
         tracing::warn!(%error, "a stream failed");
-        self.ready.extend(self.writer.fail(error));
+        self.ready.push_back(Event::data(self.dialect.event(error)));
         self.running = 0;
         self.deltas.clear();
     }

@@ -2,7 +2,7 @@
 
 use super::body::{parse, read};
 use super::openai::{gather, located, session};
-use super::refusal::{Answered, json};
+use super::refusal::{Answered, Dialect, json};
 use super::{App, sse};
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, Request, State};
@@ -72,7 +72,8 @@ async fn answer(app: &Arc<App>, headers: &HeaderMap, model: &str, input: Value, 
             let deltas =
                 app.backend.generate(asked.request).await.map_err(|error| located(error, "messages"))?;
             if asked.stream {
-                return Ok(sse::response(app, vec![deltas], generation::FrameWriter::default()));
+                let writer = generation::FrameWriter::default();
+                return Ok(sse::response(app, Dialect::WorkersNative, vec![deltas], writer));
             }
             Ok(json(generation::result(&format, &gather(deltas, 1).await?)))
         }

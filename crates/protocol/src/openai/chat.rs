@@ -3,7 +3,7 @@
 use super::logprobs::{self, ChatLogprobs};
 use super::messages::{Rules, messages};
 use super::parameters as shared;
-use super::{HARMLESS, Head, SYSTEM_FINGERPRINT, WireUsage, error, to_json, tools};
+use super::{HARMLESS, Head, SYSTEM_FINGERPRINT, WireUsage, to_json, tools};
 use crate::fields::{Object, missing, wrong_type};
 use crate::{
     Answer, Choice, Delta, Error, Event, FinishReason, GenerateRequest, Input, Logprobs, StreamWriter, Usage,
@@ -375,10 +375,6 @@ impl StreamWriter for ChunkWriter {
         }
         events.push(Event::data("[DONE]"));
         events
-    }
-
-    fn fail(&mut self, error: &Error) -> Vec<Event> {
-        vec![Event::data(error::body(error))]
     }
 }
 

@@ -4,7 +4,7 @@
 
 use super::logprobs::{self, LegacyLogprobs, characters};
 use super::parameters as shared;
-use super::{HARMLESS, Head, SYSTEM_FINGERPRINT, WireUsage, error, to_json};
+use super::{HARMLESS, Head, SYSTEM_FINGERPRINT, WireUsage, to_json};
 use crate::fields::{self, Object, element, missing, wrong_type};
 use crate::{
     Answer, Delta, Error, Event, FinishReason, GenerateRequest, Input, Logprobs, Prompt, StreamWriter, Usage,
@@ -429,10 +429,6 @@ impl StreamWriter for ChunkWriter {
         }
         events.push(Event::data("[DONE]"));
         events
-    }
-
-    fn fail(&mut self, error: &Error) -> Vec<Event> {
-        vec![Event::data(error::body(error))]
     }
 }
 

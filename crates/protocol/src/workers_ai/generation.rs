@@ -205,10 +205,6 @@ impl StreamWriter for FrameWriter {
             Frame { usage: Some(self.usage.into()), finish_reason: self.finish_reason, ..Frame::default() };
         vec![Event::data(to_json(&last)), Event::data("[DONE]")]
     }
-
-    fn fail(&mut self, error: &Error) -> Vec<Event> {
-        vec![Event::data(super::error::body_for_openai_clients(error))]
-    }
 }
 
 #[cfg(test)]

@@ -94,6 +94,23 @@ async fn openais_routes_answer_bare_and_fail_in_both_shapes() {
 }
 
 #[tokio::test]
+async fn an_error_in_mid_stream_has_both_shapes() {
+    let server = Server::start().await;
+    for (path, body) in [
+        ("run/echo", r#"{"prompt":"fail later","stream":true}"#.to_owned()),
+        ("v1/chat/completions", chat("fail later", r#","stream":true"#)),
+        ("v1/completions", r#"{"model":"echo","prompt":"fail later","stream":true}"#.to_owned()),
+    ] {
+        let reply = server.post(&format!("{ACCOUNT}/{path}"), body).await;
+        assert_eq!(reply.status, 200, "{path}");
+        let error: Value = serde_json::from_str(reply.events().last().unwrap()).unwrap();
+        assert_eq!((&error["success"], &error["errors"][0]["code"]), (&json!(false), &json!(5001)), "{path}");
+        assert_eq!(error["error"]["code"], "service_unavailable", "{path}");
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn paging_ends_with_an_empty_page() {
     let server = Server::start().await;
     let page = async |query: &str| server.get(&format!("{ACCOUNT}/models/search{query}")).await.json();
