@@ -66,11 +66,13 @@ async fn answer(app: &Arc<App>, headers: &HeaderMap, model: &str, input: Value, 
     })?;
     match info.task {
         ModelTask::TextGeneration => {
+            let prompt = if input["prompt"].is_null() { "messages" } else { "prompt" };
             let mut asked = generation::parse(model, input, at)?;
             asked.request.session = session(headers).or(asked.request.session);
             let format = asked.request.response_format.clone();
+            let deltas = app.backend.generate(asked.request).await;
             let deltas =
-                app.backend.generate(asked.request).await.map_err(|error| located(error, "messages"))?;
+                deltas.map_err(|error| as_written(located(error, prompt), at, "messages", prompt))?;
             if asked.stream {
                 let writer = generation::FrameWriter::default();
                 return Ok(sse::response(app, Dialect::WorkersNative, vec![deltas], writer));
@@ -79,8 +81,48 @@ async fn answer(app: &Arc<App>, headers: &HeaderMap, model: &str, input: Value, 
         }
         ModelTask::TextEmbeddings => {
             let request = embeddings::parse(model, input, at)?;
-            let vectors = app.backend.embed(request).await.map_err(|error| located(error, "text"))?;
+            let vectors = app.backend.embed(request).await;
+            let vectors = vectors.map_err(|error| as_written(located(error, "text"), at, "input", "text"))?;
             Ok(json(embeddings::result(&vectors)))
         }
+    }
+}
+
+/// Names the field at fault as the caller wrote it. The backend knows the names of canonical requests, which are
+/// OpenAI's: `canonical` is that of the field called `written` here.
+fn as_written(mut error: Error, at: InputAt, canonical: &str, written: &str) -> Error {
+    // The model is named beside the input or in the path.
+    if let Some(param) = error.param.take_if(|param| param != "model") {
+        let rest = param.strip_prefix(canonical).filter(|rest| rest.is_empty() || rest.starts_with('['));
+        let path = at.path(&rest.map_or_else(|| param.clone(), |rest| format!("{written}{rest}")));
+        // Native errors have no place for it but their text.
+        error.message.push_str(&format!(" (at '{path}')"));
+        error.param = Some(path);
+    }
+    error
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_that_the_backend_names_are_told_as_written() {
+        let path = |at, param: &str, canonical, written| {
+            as_written(Error::invalid(param, "wrong"), at, canonical, written).param.unwrap()
+        };
+        for (param, canonical, written, told) in [
+            ("tools", "messages", "messages", "tools"),
+            ("response_format", "messages", "prompt", "response_format"),
+            ("messages[0].tool_calls", "messages", "messages", "messages[0].tool_calls"),
+            ("messages", "messages", "prompt", "prompt"),
+            ("prompt", "messages", "prompt", "prompt"),
+            ("input[3]", "input", "text", "text[3]"),
+            ("inputs", "input", "text", "inputs"),
+        ] {
+            assert_eq!(path(InputAt::Root, param, canonical, written), told);
+            assert_eq!(path(InputAt::Field, param, canonical, written), format!("input.{told}"));
+        }
+        assert_eq!(path(InputAt::Field, "model", "messages", "messages"), "model");
     }
 }

@@ -71,3 +71,14 @@ pub enum InputAt {
     /// It is the field `input`.
     Field,
 }
+
+impl InputAt {
+    /// The path of a field of the input inside the body.
+    #[must_use]
+    pub fn path(self, field: &str) -> String {
+        match self {
+            Self::Root => field.to_owned(),
+            Self::Field => format!("input.{field}"),
+        }
+    }
+}

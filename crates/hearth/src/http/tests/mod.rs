@@ -23,7 +23,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::task::JoinHandle;
 
-/// Answers with the words of the prompt. Some prompts make it behave otherwise: `full`, `panic`, `panic later`,
+/// Answers with the words of the prompt. Some prompts make it behave otherwise: `full`, `long`, `toolless`, `panic`, `panic later`,
 /// `fail later`, `cut`, `hang` (one word, then nothing for ever), `told` (what the test sends).
 struct Fake {
     models: Vec<ModelInfo>,
@@ -90,6 +90,7 @@ impl Backend for Handle {
                     let error = Error::new(ErrorKind::Overloaded, "the queue is full at 3 requests");
                     return Err(error.retry_after(Duration::from_millis(1500)));
                 }
+                "toolless" => return Err(Error::new(ErrorKind::Unsupported, "no tools here").at("tools")),
                 "long" => return Err(Error::new(ErrorKind::ContextLength, "10 tokens, at most 5")),
                 "panic" => panic!("told to"),
                 "panic later" => stream::iter([Ok(Delta::Started)])

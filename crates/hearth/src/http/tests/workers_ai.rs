@@ -77,6 +77,21 @@ async fn errors_have_codes_and_envelopes() {
 }
 
 #[tokio::test]
+async fn a_field_that_the_backend_refuses_is_named_by_its_place_in_the_body() {
+    let server = Server::start().await;
+    let message = |reply: &Reply| reply.json()["errors"][0]["message"].as_str().unwrap().to_owned();
+    for (prompt, path) in [("toolless", "tools"), ("long", "prompt")] {
+        let input = format!(r#"{{"prompt":"{prompt}"}}"#);
+        let reply = server.post(&format!("{ACCOUNT}/run/echo"), &input).await;
+        assert!(message(&reply).ends_with(&format!("(at '{path}')")), "{reply:?}");
+        let named = format!(r#"{{"model":"echo","input":{input}}}"#);
+        let reply = server.post(&format!("{ACCOUNT}/run"), named).await;
+        assert!(message(&reply).ends_with(&format!("(at 'input.{path}')")), "{reply:?}");
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn openais_routes_answer_bare_and_fail_in_both_shapes() {
     let server = Server::start().await;
     let path = format!("{ACCOUNT}/v1/chat/completions");
