@@ -4,14 +4,29 @@
 //! too little, three rules decide, strongest first:
 //!
 //! 1. *Claim.* An engine whose oldest sequence cannot go on, although nothing else of that engine runs,
-//!    claims the budget until that sequence ends. The oldest claim counts: the other engines admit nothing
-//!    new, give up cached pages, and give up everything once they cannot go on themselves.
+//!    claims the budget. Claims queue, and the oldest one counts: the other engines admit nothing new, give
+//!    up cached pages, and give up everything once they cannot go on themselves. It counts for one *turn*
+//!    only: until the oldest running sequence of that engine has a number of tokens more than when the turn
+//!    began, or has ended. An engine that a claim keeps from going on, or from admitting, queues a claim of
+//!    its own, and one that waits for part of its share at the time of a claim is queued before it.
 //! 2. *Fair share* (`total / engines`). An engine below its share gets memory from those above theirs,
 //!    which evict cached pages and, if that is not enough, preempt sequences.
 //! 3. Idle engines give up cached pages to whoever needs them for running sequences.
 //!
-//! So some engine can always go on, and each engine comes to its turn. Memory that is wanted under a
-//! stronger rule is not handed out under a weaker one.
+//! Memory that is wanted under a stronger rule is not handed out under a weaker one.
+//!
+//! Why all come to an end:
+//!
+//! - *No deadlock.* The engine whose claim counts gives nothing up, and its oldest sequence takes from
+//!   all its others and, in the end, from all other engines. One sequence fits into the budget, so it goes
+//!   on. An engine with nothing in flight has no claim. Whenever another claim begins to count, its engine
+//!   is woken.
+//! - *No livelock.* A turn is measured in tokens that are known, which preemption does not take away: what
+//!   must be recomputed first makes the turn longer, not its yield smaller. So the turns of a sequence are
+//!   finite in number. They grow with the sequence, so that recomputing stays in proportion to them
+//!   (`Engine::turn_tokens`); and an engine loses no more pages between turns than others want.
+//! - *No starving.* Tickets rise, so a claim waits for at most one turn of each other engine, however often
+//!   those claim again.
 //!
 //! Invariant (`check`): the engines' bytes add up to `used`, and `used <= total`.
 //!
@@ -54,7 +69,7 @@ struct Member {
     want: u64,
     /// It runs nothing, so all it holds is cached.
     idle: bool,
-    /// Ticket of its claim; lower is older.
+    /// Ticket of its claim; lower is older. It keeps its place in the queue whatever is preempted.
     claim: Option<u64>,
     waker: Option<Waker>,
 }
@@ -215,6 +230,15 @@ impl State {
         Owed { cached: cached.min(me.used), held }
     }
 
+    /// Queues a claim of member `i`, unless it has one.
+    fn queue(&mut self, i: usize) {
+        let claim = &mut self.members[i].claim;
+        if claim.is_none() {
+            self.last_ticket += 1;
+            *claim = Some(self.last_ticket);
+        }
+    }
+
     /// Wakers of the other members that want memory.
     fn waiting(&self, me: usize) -> Vec<Waker> {
         self.wakers(|i, member| i != me && member.want > 0)
@@ -351,35 +375,49 @@ impl Account {
         state.owed(state.index(self.id), self.budget.total)
     }
 
-    /// Tells whether the engine has anything to run.
+    /// Tells whether the engine has anything to run; with nothing, it loses its claim.
     pub fn set_idle(&mut self, idle: bool) {
         if self.idle != idle {
             self.idle = idle;
             let mut state = self.budget.lock();
             let me = state.index(self.id);
             state.members[me].idle = idle;
-            // Those who counted on the cache of an idle engine must think again.
-            let waiting = if idle { Vec::new() } else { state.waiting(me) };
-            drop(state);
-            wake(waiting);
+            if idle {
+                drop(state);
+                self.unclaim();
+            } else {
+                // Those who counted on the cache of an idle engine must think again.
+                let waiting = state.waiting(me);
+                drop(state);
+                wake(waiting);
+            }
         }
     }
 
-    /// Claims the budget; see the module's rules.
-    pub fn claim(&mut self) {
+    /// Queues a claim, unless this engine has one; see the module's rules. Returns whether it had none.
+    pub fn claim(&mut self) -> bool {
+        let total = self.budget.total;
         let mut state = self.budget.lock();
         let me = state.index(self.id);
-        if state.members[me].claim.is_none() {
-            state.last_ticket += 1;
-            state.members[me].claim = Some(state.last_ticket);
-            self.budget.note(&state);
-            let others = state.wakers(|i, _| i != me);
-            drop(state);
-            wake(others);
+        if state.members[me].claim.is_some() {
+            return false;
         }
+        for i in 0..state.members.len() {
+            let other = &state.members[i];
+            let waits = i != me && other.want > 0 && !other.idle;
+            if waits && state.rank(i, total) == Rank::BelowShare {
+                state.queue(i);
+            }
+        }
+        state.queue(me);
+        self.budget.note(&state);
+        let others = state.wakers(|i, _| i != me);
+        drop(state);
+        wake(others);
+        true
     }
 
-    /// Gives the claim up.
+    /// Gives the claim up, if there is one.
     pub fn unclaim(&mut self) {
         let mut state = self.budget.lock();
         let me = state.index(self.id);
@@ -395,6 +433,11 @@ impl Account {
     pub fn yields(&self) -> bool {
         let claimant = self.budget.claimant.load(Ordering::Acquire);
         claimant != 0 && claimant != self.id
+    }
+
+    /// Whether this engine's claim counts. Cheap: no lock.
+    pub fn has_turn(&self) -> bool {
+        self.budget.claimant.load(Ordering::Acquire) == self.id
     }
 
     /// Called after each step: drops a wish that the step did not repeat.
@@ -485,8 +528,30 @@ mod tests {
         assert!(b.yields() && !a.yields());
         a.unclaim();
         assert!(a.yields() && !b.yields());
-        drop(b);
-        assert!(!a.yields());
+        assert!(a.claim(), "the next one queues");
+        assert!(!a.claim(), "once");
+        assert!(b.has_turn() && !a.has_turn());
+        b.set_idle(false);
+        b.set_idle(true);
+        assert!(a.has_turn(), "who runs nothing has no claim");
+        assert!(b.claim());
+        drop(a);
+        assert!(b.has_turn());
+    }
+
+    #[test]
+    fn who_waits_for_its_share_is_queued_before_a_claim() {
+        let budget = budget(9);
+        let (mut a, mut b) = (budget.open(Bytes(10)), budget.open(Bytes(10)));
+        let c = budget.open(Bytes(10));
+        a.set_idle(false);
+        b.set_idle(false);
+        assert_eq!(fill(&mut a), 9);
+        assert!(!b.take(1, Urgency::Urgent));
+        assert!(a.claim());
+        assert!(b.has_turn() && a.yields() && c.yields());
+        b.unclaim();
+        assert!(a.has_turn(), "not c, which wants nothing");
     }
 
     #[test]

@@ -12,6 +12,7 @@ use crate::pool::PagePool;
 use crate::publish::sample;
 use crate::radix::Match;
 use crate::sampler::Sampler;
+use crate::scheduler::Turn;
 use crate::sequence::{Arrival, InFlight, Sequence};
 use crate::stats::{Counters, PageStats, Stats};
 use crate::{AdmitError, Event, FinishReason, KvBudget, Request};
@@ -86,8 +87,8 @@ pub struct Engine {
     arrivals: u64,
     /// Requests not admitted yet.
     pub(crate) queued: usize,
-    /// The sequence for which the budget is claimed.
-    pub(crate) claim: Option<Arrival>,
+    /// Set while the claim on the budget is this engine's.
+    pub(crate) turn: Option<Turn>,
     pub(crate) counters: Counters,
     // Kept from step to step so that a step allocates nothing.
     pub(crate) batch: Batch,
@@ -125,7 +126,7 @@ impl Engine {
             vacant: Vec::new(),
             arrivals: 0,
             queued: 0,
-            claim: None,
+            turn: None,
             counters: Counters::default(),
             batch: Batch::default(),
             found: Match::default(),
@@ -186,6 +187,7 @@ impl Engine {
     pub fn cancel(&mut self, id: RequestId) {
         if let Some(&slot) = self.slots.get(&id) {
             self.drop_sequences(slot);
+            self.end_turn();
             let request = self.forget(slot);
             self.counters.cancelled += 1;
             self.counters.completion_tokens += u64::from(request.usage.completion.0);
@@ -212,6 +214,7 @@ impl Engine {
         } else {
             return;
         }
+        self.end_turn();
         self.end_choice(slot, choice, FinishReason::Stop, events);
     }
 
@@ -220,6 +223,7 @@ impl Engine {
         self.memory.pool.account.set_idle(self.running.is_empty() && self.waiting.is_empty());
         self.relieve();
         self.admit(events);
+        self.begin_turn();
         self.plan(events);
         let activity = if self.batch.rows() == 0 {
             self.rest()
@@ -233,6 +237,7 @@ impl Engine {
             self.counters.rows += self.batch.rows() as u64;
             Activity::Worked
         };
+        self.end_turn();
         self.memory.pool.account.settle();
         activity
     }
@@ -264,9 +269,8 @@ impl Engine {
         self.queued = 0;
         self.memory.reset(&mut *self.model);
         self.sampler = Sampler::new(self.model.spec().vocab);
-        if self.claim.take().is_some() {
-            self.memory.pool.account.unclaim();
-        }
+        self.turn = None;
+        self.memory.pool.account.unclaim();
     }
 
     /// The engine's state in numbers.

@@ -14,7 +14,7 @@
 use crate::engine::Engine;
 use crate::pool::Shortage;
 use crate::radix::common;
-use crate::sequence::Sequence;
+use crate::sequence::{Arrival, Sequence};
 use crate::{Event, EventKind, FinishReason};
 use base::Tokens;
 use device::PAGE_TOKENS;
@@ -24,6 +24,18 @@ use device::PAGE_TOKENS;
 const REPORT_ROWS: usize = 32;
 /// Waiting sequences that are looked at for admission in one step.
 const LOOK_AHEAD: usize = 16;
+
+/// Least tokens of a turn with the claim on the budget.
+const TURN_TOKENS: usize = 4 * PAGE_TOKENS;
+/// A turn has at least one token for so many that may have to be recomputed for it.
+const RECOMPUTED_PER_TOKEN: usize = 8;
+
+/// A turn with the claim on the budget: it is over when this sequence is not the oldest running one any
+/// more, or has so many tokens.
+pub(crate) struct Turn {
+    arrival: Arrival,
+    until: usize,
+}
 
 /// How many of the rows asked for have pages.
 enum Grown {
@@ -39,7 +51,11 @@ enum Grown {
 impl Engine {
     /// Moves waiting sequences to the running ones, as far as the next step has rows for them.
     pub(crate) fn admit(&mut self, events: &mut Vec<Event>) {
-        if self.waiting.is_empty() || self.memory.pool.account.yields() {
+        if self.waiting.is_empty() {
+            return;
+        }
+        if self.memory.pool.account.yields() {
+            self.memory.pool.account.claim();
             return;
         }
         let prompts = self.running.iter().filter(|sequence| !sequence.decodes());
@@ -66,6 +82,36 @@ impl Engine {
             self.start(&next, events);
             let place = self.running.partition_point(|other| other.arrival < next.arrival);
             self.running.insert(place, next);
+        }
+    }
+
+    /// Begins a turn if the claim counts now; after admission, so that there is a sequence to go on.
+    pub(crate) fn begin_turn(&mut self) {
+        if self.turn.is_none() && self.memory.pool.account.has_turn() {
+            self.turn = self.running.first().map(|oldest| {
+                let len = oldest.tokens.len();
+                Turn { arrival: oldest.arrival, until: len + Self::turn_tokens(len) }
+            });
+        }
+    }
+
+    /// Tokens of a turn for a sequence that has `len` tokens.
+    fn turn_tokens(len: usize) -> usize {
+        TURN_TOKENS.max(len / RECOMPUTED_PER_TOKEN)
+    }
+
+    /// Gives the claim up when the turn is over, and all wishes when there is nothing to run.
+    pub(crate) fn end_turn(&mut self) {
+        let oldest = self.running.first();
+        let is_over = |turn: &mut Turn| {
+            oldest.is_none_or(|s| s.arrival != turn.arrival || s.tokens.len() >= turn.until)
+        };
+        if self.turn.take_if(is_over).is_some() {
+            self.memory.pool.account.unclaim();
+        }
+        if self.running.is_empty() && self.waiting.is_empty() {
+            self.memory.pool.account.set_idle(true);
+            self.memory.pool.account.settle();
         }
     }
 
@@ -185,12 +231,11 @@ impl Engine {
                 let sequence = &mut self.running[0];
                 sequence.computed -= sequence.computed % PAGE_TOKENS;
             } else if i == 0 && self.memory.pool.account.yields() {
+                self.memory.pool.account.claim();
                 self.preempt();
                 return Grown::Gone;
-            } else if i == 0 && shortage == Shortage::Budget && self.claim.is_none() {
+            } else if i == 0 && shortage == Shortage::Budget && self.memory.pool.account.claim() {
                 // Only other engines can help. With the claim it may get what was kept for them.
-                self.claim = Some(self.running[0].arrival);
-                self.memory.pool.account.claim();
             } else {
                 return Grown::Short(shortage);
             }
@@ -218,9 +263,6 @@ impl Engine {
     pub(crate) fn leave(&mut self, sequence: &mut Sequence) {
         let computed = &sequence.tokens[..sequence.computed];
         self.memory.release(&mut sequence.table, sequence.namespace, computed);
-        if self.claim.take_if(|claim| *claim == sequence.arrival).is_some() {
-            self.memory.pool.account.unclaim();
-        }
     }
 
     /// Turns the plan into plain data.

@@ -140,7 +140,7 @@ fn a_busy_engine_above_its_share_makes_room_for_one_below() {
 }
 
 #[test]
-fn two_sequences_that_each_need_nearly_all_of_it_run_one_after_the_other() {
+fn sequences_that_each_need_nearly_all_of_it_take_turns() {
     let (_, engines) = engines(3, 20);
     let mut threads = Threads::new(engines);
     for i in 0..3 {
@@ -153,6 +153,42 @@ fn two_sequences_that_each_need_nearly_all_of_it_run_one_after_the_other() {
         for id in 0..2 {
             assert_eq!(threads.listeners[i].outcomes[&RequestId(id)].ids().len(), 150);
         }
+    }
+}
+
+#[test]
+fn one_long_answer_above_its_share_does_not_stall_another_engine() {
+    let (_, engines) = engines(2, 40);
+    let mut threads = Threads::new(engines);
+    // It needs all but one of the pages.
+    let long = || request(0, text(7, 20), 600);
+    threads.submit(0, long());
+    let mut steps = 0;
+    let mut id = 0;
+    let mut overtaken = 0;
+    while threads.engines[0].stats().running + threads.engines[0].stats().waiting > 0 || id == 0 {
+        threads.submit(1, request(id, text(id, 60), 20));
+        let answer = RequestId(id);
+        let submitted = steps;
+        while threads.listeners[1].outcomes.get(&answer).is_none_or(|outcome| outcome.usage.is_none()) {
+            (0..2).for_each(|i| threads.step(i));
+            steps += 1;
+            assert!(steps - submitted <= 150, "the short request {id} waits for the end of the long one");
+        }
+        overtaken += usize::from(threads.engines[0].stats().running + threads.engines[0].stats().waiting > 0);
+        id += 1;
+        assert!(steps < 5_000, "the long answer starves");
+    }
+    assert!(overtaken >= 8, "only {overtaken}");
+    assert!(threads.engines[0].stats().counters.rows < 2 * 620, "what was evicted stays in proportion");
+    threads.drain();
+    assert_eq!(
+        threads.listeners[0].outcomes[&RequestId(0)].clone().without_cache(),
+        alone(long(), Tokens(640))
+    );
+    for id in 0..id {
+        let expected = alone(request(id, text(id, 60), 20), Tokens(640));
+        assert_eq!(threads.listeners[1].outcomes[&RequestId(id)].clone().without_cache(), expected);
     }
 }
 
@@ -198,7 +234,7 @@ proptest! {
     fn no_interleaving_of_engines_gets_stuck(
         scales in prop::collection::vec(1usize..4, 2..4),
         pages in 12u64..40,
-        ops in prop::collection::vec((0u8..8, 0usize..3, 1usize..120, 0u32..60), 1..80),
+        ops in prop::collection::vec((0u8..8, 0usize..3, 1usize..120, prop_oneof![0u32..60, 0u32..300]), 1..80),
     ) {
         let n = scales.len();
         let (budget, engines) = engines_of(&scales, pages);
