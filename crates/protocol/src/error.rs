@@ -43,7 +43,7 @@ pub enum ErrorKind {
     TooLarge,
     /// The body is compressed or encoded in a way this server does not read.
     UnsupportedEncoding,
-    /// The queue is full.
+    /// The queue, or the memory for bodies, is full.
     Overloaded,
     /// The engine failed; the same request may be tried again.
     Unavailable,

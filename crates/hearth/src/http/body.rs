@@ -1,49 +1,106 @@
-//! Reads the body of a request, bounded in size and time.
+//! Reads the body of a request, bounded in size and time, and all bodies together in size.
+//!
+//! A body has room in one budget for what it holds until it is parsed. Nobody waits for room while having some, so
+//! half-read bodies cannot wait for each other: a body takes room for its whole announced length before it is read,
+//! one of unknown length for its first chunk, and what goes beyond that is there at once or refused. What a parsed
+//! request takes is not counted here.
 
-use super::Config;
+use super::{App, Config};
 use axum::body::BodyDataStream;
 use axum::extract::Request;
 use axum::http::{HeaderMap, header};
-use base::Bytes as Size;
 use bytes::{Bytes, BytesMut};
 use futures::StreamExt;
 use protocol::{Error, ErrorKind};
+use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout, timeout_at};
 
-/// How long and how much of a body that is too large is still read before the answer. A client that is cut off
+/// How long and how much of a body that is refused is still read before the answer. A client that is cut off
 /// while it sends sees a broken connection instead of the answer.
 const DRAIN_TIME: Duration = Duration::from_secs(5);
 const DRAIN_SIZE: u64 = 256 << 20;
 
-/// The headers and the whole body.
-pub(super) async fn read(config: &Config, request: Request) -> Result<(HeaderMap, Bytes), Error> {
-    let (parts, body) = request.into_parts();
-    let body = body_of(config, &parts.headers, body.into_data_stream()).await?;
-    Ok((parts.headers, body))
-}
-
 /// Bodies up to this size are parsed where they are read: at some hundred megabytes a second nobody waits.
 const PARSE_HERE: usize = 256 << 10;
 
-/// Parses a body, a large one on a thread that nobody else waits for.
-pub(super) async fn parse<T: Send + 'static>(
-    body: Bytes,
-    parse: impl FnOnce(&[u8]) -> Result<T, Error> + Send + 'static,
-) -> Result<T, Error> {
-    if body.len() <= PARSE_HERE {
-        return parse(&body);
+/// Room for the bodies of all connections, one permit a byte.
+pub(super) struct Room(Arc<Semaphore>);
+
+impl Room {
+    /// All of it.
+    pub(super) fn new(config: &Config) -> Self {
+        let bytes = usize::try_from(config.body_budget.0).unwrap_or(usize::MAX);
+        Self(Arc::new(Semaphore::new(bytes.min(Semaphore::MAX_PERMITS))))
     }
-    match tokio::task::spawn_blocking(move || parse(&body)).await {
-        Ok(parsed) => parsed,
-        Err(error) => match error.try_into_panic() {
-            Ok(panic) => std::panic::resume_unwind(panic),
-            Err(_) => Err(Error::new(ErrorKind::Unavailable, "The server is shutting down")),
-        },
+
+    /// Makes `held` at least so many bytes; waits only where it is nothing yet.
+    async fn take(&self, held: &mut Held, bytes: usize, wait: Duration) -> Result<(), Error> {
+        let full = || Error::new(ErrorKind::Overloaded, "Too many large requests are coming in; try again");
+        let have = held.0.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
+        let Some(more) = bytes.checked_sub(have).filter(|more| *more > 0) else { return Ok(()) };
+        let more = u32::try_from(more).map_err(|_| full())?;
+        let room = Arc::clone(&self.0);
+        match &mut held.0 {
+            Some(held) => held.merge(room.try_acquire_many_owned(more).map_err(|_| full())?),
+            none => {
+                let taken = timeout(wait, room.acquire_many_owned(more)).await.map_err(|_| full())?;
+                *none = Some(taken.expect("the semaphore is never closed"));
+            }
+        }
+        Ok(())
     }
 }
 
-async fn body_of(config: &Config, headers: &HeaderMap, mut data: BodyDataStream) -> Result<Bytes, Error> {
+/// The room that a body has; dropping it gives it back.
+#[derive(Default)]
+struct Held(Option<OwnedSemaphorePermit>);
+
+/// A whole body and its room.
+pub(super) struct Body {
+    bytes: Bytes,
+    _held: Held,
+}
+
+impl Body {
+    fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// Parses it, a large one on a thread that nobody else waits for. The room is given back when that is done,
+    /// also where the caller has gone meanwhile.
+    pub(super) async fn parse<T: Send + 'static>(
+        self,
+        parse: impl FnOnce(&[u8]) -> Result<T, Error> + Send + 'static,
+    ) -> Result<T, Error> {
+        if self.bytes.len() <= PARSE_HERE {
+            return parse(self.bytes());
+        }
+        // The method makes the closure hold all of the body, the room included.
+        match tokio::task::spawn_blocking(move || parse(self.bytes())).await {
+            Ok(parsed) => parsed,
+            Err(error) => match error.try_into_panic() {
+                Ok(panic) => std::panic::resume_unwind(panic),
+                Err(_) => Err(Error::new(ErrorKind::Unavailable, "The server is shutting down")),
+            },
+        }
+    }
+}
+
+/// The headers and the whole body.
+pub(super) async fn read(app: &App, request: Request) -> Result<(HeaderMap, Body), Error> {
+    let (parts, body) = request.into_parts();
+    let body = body_of(&app.config, &app.room, &parts.headers, body.into_data_stream()).await?;
+    Ok((parts.headers, body))
+}
+
+async fn body_of(
+    config: &Config,
+    room: &Room,
+    headers: &HeaderMap,
+    mut data: BodyDataStream,
+) -> Result<Body, Error> {
     if let Some(encoding) = headers.get(header::CONTENT_ENCODING)
         && !encoding.as_bytes().eq_ignore_ascii_case(b"identity")
     {
@@ -52,47 +109,141 @@ async fn body_of(config: &Config, headers: &HeaderMap, mut data: BodyDataStream)
             "Compressed bodies are not read; send the body without Content-Encoding",
         ));
     }
-    let limit = config.body_limit.0;
+    // What is larger than all the room would never get it.
+    let limit = config.body_limit.min(config.body_budget);
+    let too_large = || Error::new(ErrorKind::TooLarge, format!("The body is larger than {limit}"));
     let announced =
         headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
-    if announced.is_some_and(|length| length > limit) {
-        return Err(too_large(config.body_limit, headers, data).await);
+    let announced = announced.unwrap_or(0);
+    if announced > limit.0 {
+        drain(headers, data).await;
+        return Err(too_large());
     }
-    let mut body = BytesMut::with_capacity(announced.unwrap_or(0).min(1 << 20) as usize);
+    let announced = usize::try_from(announced).map_err(|_| too_large())?;
+    let mut held = Held::default();
+    if let Err(error) = room.take(&mut held, announced, config.body_wait).await {
+        drain(headers, data).await;
+        return Err(error);
+    }
+    let mut body = BytesMut::with_capacity(announced);
     let end = Instant::now() + config.body_time;
     loop {
         let next = timeout_at(end, timeout(config.body_idle, data.next()));
         let Ok(Ok(chunk)) = next.await else {
             return Err(Error::new(ErrorKind::Timeout, "The body did not arrive in time"));
         };
-        match chunk {
-            None => return Ok(body.freeze()),
+        let chunk = match chunk {
+            None => return Ok(Body { bytes: body.freeze(), _held: held }),
             Some(Err(error)) => {
                 return Err(Error::new(ErrorKind::Malformed, format!("The body broke off: {error}")));
             }
-            Some(Ok(chunk)) if body.len() as u64 + chunk.len() as u64 > limit => {
-                drop(body);
-                return Err(too_large(config.body_limit, headers, data).await);
-            }
-            Some(Ok(chunk)) => body.extend_from_slice(&chunk),
+            Some(Ok(chunk)) => chunk,
+        };
+        let length = body.len() + chunk.len();
+        let room = if length as u64 > limit.0 {
+            Err(too_large())
+        } else {
+            room.take(&mut held, length, config.body_wait).await
+        };
+        if let Err(error) = room {
+            drop((body, chunk, held));
+            drain(headers, data).await;
+            return Err(error);
         }
+        body.extend_from_slice(&chunk);
     }
 }
 
-async fn too_large(limit: Size, headers: &HeaderMap, mut data: BodyDataStream) -> Error {
+/// Reads on for a while and keeps nothing.
+async fn drain(headers: &HeaderMap, mut data: BodyDataStream) {
     // A client that asked first has not begun to send.
-    if !headers.contains_key(header::EXPECT) {
-        let drain = async {
-            let mut left = DRAIN_SIZE;
-            while let Some(Ok(chunk)) = data.next().await {
-                left = left.saturating_sub(chunk.len() as u64);
-                if left == 0 {
-                    break;
-                }
-            }
-        };
-        // Whether all of it came makes no difference to the answer.
-        let _ = timeout(DRAIN_TIME, drain).await;
+    if headers.contains_key(header::EXPECT) {
+        return;
     }
-    Error::new(ErrorKind::TooLarge, format!("The body is larger than {limit}"))
+    let drain = async {
+        let mut left = DRAIN_SIZE;
+        while let Some(Ok(chunk)) = data.next().await {
+            left = left.saturating_sub(chunk.len() as u64);
+            if left == 0 {
+                break;
+            }
+        }
+    };
+    // Whether all of it came makes no difference to the answer.
+    let _ = timeout(DRAIN_TIME, drain).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use axum::body::Body as Sent;
+    use futures::stream;
+    use std::convert::Infallible;
+
+    const LONG: Duration = Duration::from_secs(100_000);
+
+    fn config(wait: Duration) -> Config {
+        Config { body_budget: base::Bytes(1000), body_wait: wait, ..Config::default() }
+    }
+
+    /// A body without an announced length.
+    fn chunks(sizes: &[usize]) -> BodyDataStream {
+        let chunks: Vec<_> =
+            sizes.iter().map(|size| Ok::<_, Infallible>(Bytes::from(vec![b'x'; *size]))).collect();
+        Sent::from_stream(stream::iter(chunks)).into_data_stream()
+    }
+
+    #[tokio::test]
+    async fn a_half_read_body_does_not_wait_for_room() {
+        let config = config(LONG);
+        let room = Room::new(&config);
+        let mut other = Held::default();
+        room.take(&mut other, 500, LONG).await.unwrap();
+        let refused = body_of(&config, &room, &HeaderMap::new(), chunks(&[400, 200])).await;
+        assert_eq!(refused.err().map(|error| error.kind), Some(ErrorKind::Overloaded));
+        // What it had is free again.
+        assert_eq!(room.0.available_permits(), 500);
+        let read = body_of(&config, &room, &HeaderMap::new(), chunks(&[400, 100])).await.unwrap();
+        assert_eq!((read.bytes().len(), room.0.available_permits()), (500, 0));
+        read.parse(|_| Ok(())).await.unwrap();
+        assert_eq!(room.0.available_permits(), 500);
+    }
+
+    #[tokio::test]
+    async fn a_body_that_has_nothing_yet_waits_for_room() {
+        let config = config(LONG);
+        let room = Room::new(&config);
+        let mut other = Held::default();
+        room.take(&mut other, 1000, LONG).await.unwrap();
+        let headers = HeaderMap::new();
+        let read = body_of(&config, &room, &headers, chunks(&[400, 600]));
+        let mut read = std::pin::pin!(read);
+        assert!(futures::poll!(read.as_mut()).is_pending());
+        drop(other);
+        assert_eq!(read.await.unwrap().bytes().len(), 1000);
+    }
+
+    #[tokio::test]
+    async fn a_body_larger_than_all_room_is_too_large() {
+        let config = config(LONG);
+        let room = Room::new(&config);
+        let refused = body_of(&config, &room, &HeaderMap::new(), chunks(&[400, 601])).await;
+        assert_eq!(refused.err().map(|error| error.kind), Some(ErrorKind::TooLarge));
+    }
+
+    #[tokio::test]
+    async fn a_large_body_has_its_room_until_it_is_parsed_though_nobody_waits_for_it() {
+        let config = Config { body_budget: base::Bytes(1 << 20), ..config(LONG) };
+        let room = Room::new(&config);
+        let size = PARSE_HERE + 1;
+        let read = body_of(&config, &room, &HeaderMap::new(), chunks(&[size])).await.unwrap();
+        let (go, wait) = std::sync::mpsc::channel::<()>();
+        let mut parsing = Box::pin(read.parse(move |_| Ok(wait.recv())));
+        assert!(futures::poll!(parsing.as_mut()).is_pending());
+        drop(parsing);
+        assert_eq!(room.0.available_permits(), (1 << 20) - size);
+        go.send(()).unwrap();
+        let mut all = Held::default();
+        room.take(&mut all, 1 << 20, LONG).await.unwrap();
+    }
 }

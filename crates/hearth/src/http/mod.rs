@@ -31,6 +31,10 @@ pub struct Config {
     pub api_key: Option<String>,
     /// Largest body of a request.
     pub body_limit: Bytes,
+    /// Bytes of bodies in memory at once, over all connections, from their arrival until they are parsed.
+    pub body_budget: Bytes,
+    /// How long a body may wait for room in the budget.
+    pub body_wait: Duration,
     /// Longest pause in the arrival of a body.
     pub body_idle: Duration,
     /// Longest time a body may take in all.
@@ -54,6 +58,8 @@ impl Default for Config {
         Self {
             api_key: None,
             body_limit: Bytes(64 << 20),
+            body_budget: Bytes(1 << 30),
+            body_wait: Duration::from_secs(5),
             body_idle: Duration::from_secs(30),
             body_time: Duration::from_secs(600),
             keep_alive: Duration::from_secs(1800),
@@ -69,6 +75,7 @@ impl Default for Config {
 /// What handlers share.
 struct App {
     config: Config,
+    room: body::Room,
     backend: Arc<dyn Backend>,
     status: Arc<dyn Status>,
     clock: Arc<dyn Clock>,

@@ -1,6 +1,6 @@
 //! OpenAI's routes, also under Workers AI's prefix.
 
-use super::body::{parse, read};
+use super::body::read;
 use super::refusal::{Answered, Dialect, json};
 use super::{App, fresh_id, sse};
 use axum::extract::rejection::PathRejection;
@@ -15,8 +15,8 @@ use std::sync::Arc;
 /// `POST /v1/chat/completions`.
 pub(super) async fn chat(State(app): State<Arc<App>>, request: Request) -> Answered {
     let dialect = Dialect::of(request.uri().path());
-    let (headers, body) = read(&app.config, request).await?;
-    let mut asked = parse(body, chat::parse).await?;
+    let (headers, body) = read(&app, request).await?;
+    let mut asked = body.parse(chat::parse).await?;
     asked.request.session = session(&headers).or(asked.request.session);
     let form = chat::Asked::from(&asked);
     let head = head(&app, "chatcmpl", &asked.request.model);
@@ -31,8 +31,8 @@ pub(super) async fn chat(State(app): State<Arc<App>>, request: Request) -> Answe
 /// `POST /v1/completions`.
 pub(super) async fn completions(State(app): State<Arc<App>>, request: Request) -> Answered {
     let dialect = Dialect::of(request.uri().path());
-    let (headers, body) = read(&app.config, request).await?;
-    let asked = parse(body, completions::parse).await?;
+    let (headers, body) = read(&app, request).await?;
+    let asked = body.parse(completions::parse).await?;
     let form = completions::Asked::from(&asked);
     let session = session(&headers);
     let Some(first) = asked.requests.first() else { unreachable!("a completion has at least one prompt") };
@@ -55,8 +55,8 @@ pub(super) async fn completions(State(app): State<Arc<App>>, request: Request) -
 
 /// `POST /v1/embeddings`.
 pub(super) async fn embeddings(State(app): State<Arc<App>>, request: Request) -> Answered {
-    let (_, body) = read(&app.config, request).await?;
-    let asked = parse(body, embeddings::parse).await?;
+    let (_, body) = read(&app, request).await?;
+    let asked = body.parse(embeddings::parse).await?;
     let model = app.model(&asked.request.model)?;
     if model.task != ModelTask::TextEmbeddings {
         let message = format!("The model '{}' does not make embeddings", model.id);

@@ -5,7 +5,7 @@
 
 use super::metrics::Metrics;
 use super::patient::Patient;
-use super::{App, Config, Status, routes};
+use super::{App, Config, Status, body, routes};
 use axum::Router;
 use base::SystemClock;
 use hyper::server::conn::http1;
@@ -41,6 +41,7 @@ pub async fn serve(
     shutdown: impl Future,
 ) -> anyhow::Result<()> {
     let app = Arc::new(App {
+        room: body::Room::new(&config),
         config,
         backend,
         status,

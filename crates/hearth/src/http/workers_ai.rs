@@ -1,6 +1,6 @@
 //! Workers AI's native routes. The account in the path is not looked at: there is one.
 
-use super::body::{parse, read};
+use super::body::read;
 use super::openai::{gather, located, session};
 use super::refusal::{Answered, Dialect, json};
 use super::{App, sse};
@@ -23,16 +23,16 @@ pub(super) async fn run(
 ) -> Answered {
     let Path((_, model)) = path.map_err(|error| Error::new(ErrorKind::RouteNotFound, error.body_text()))?;
     not_queued(query)?;
-    let (headers, body) = read(&app.config, request).await?;
-    let input = parse(body, parse_input).await?;
+    let (headers, body) = read(&app, request).await?;
+    let input = body.parse(parse_input).await?;
     answer(&app, &headers, &model, input, InputAt::Root).await
 }
 
 /// `POST /ai/run`: the body names the model beside its input.
 pub(super) async fn run_named(State(app): State<Arc<App>>, query: Parameters, request: Request) -> Answered {
     not_queued(query)?;
-    let (headers, body) = read(&app.config, request).await?;
-    let run = parse(body, parse_run).await?;
+    let (headers, body) = read(&app, request).await?;
+    let run = body.parse(parse_run).await?;
     answer(&app, &headers, &run.model, run.input, InputAt::Field).await
 }
 

@@ -135,6 +135,32 @@ async fn a_body_beyond_the_limit_is_413_in_the_dialect() {
 }
 
 #[tokio::test]
+async fn a_body_for_which_there_is_no_room_is_429_until_there_is() {
+    let config =
+        Config { body_budget: Bytes(1000), body_wait: Duration::from_millis(20), ..Config::default() };
+    let server = Server::with(config).await;
+    let large = chat(&"a".repeat(700), "");
+    let mut first = server.connect().await;
+    let head = "POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\nexpect: 100-continue";
+    first.write(format!("{head}\r\ncontent-length: {}\r\n\r\n", large.len()).as_bytes()).await;
+    // It is told to go on once it has its room.
+    assert_eq!(first.head().await.0, 100);
+    let body = chat(&"a".repeat(300), "");
+    let reply = server.post(CHAT, &body).await;
+    assert_eq!((reply.status, &reply.json()["error"]["code"]), (429, &json!("rate_limit_exceeded")));
+    assert_eq!(reply.header("retry-after"), Some("1"));
+    let reply = server.post("/client/v4/accounts/a/ai/run/echo", &body).await;
+    assert_eq!((reply.status, &reply.json()["errors"][0]["code"]), (429, &json!(3040)));
+    assert!(reply.header("retry-after").is_some());
+    // Small ones fit beside it.
+    assert_eq!(server.post(CHAT, chat("hello", "")).await.status, 200);
+    first.write(large.as_bytes()).await;
+    assert_eq!(first.reply().await.status, 200);
+    assert_eq!(server.post(CHAT, &body).await.status, 200);
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn chunked_bodies_and_any_content_type_are_read() {
     let server = Server::start().await;
     let body = chat("hello", "");
