@@ -1,6 +1,6 @@
 //! What everything that answers requests implements: engines in process, replicas, providers.
 
-use crate::{Delta, Error, GenerateRequest};
+use crate::{Delta, Error, ErrorKind, GenerateRequest};
 use base::Price;
 use futures::future::BoxFuture;
 use futures::stream::BoxStream;
@@ -15,6 +15,18 @@ pub enum ModelTask {
     TextGeneration,
     /// Turns text into vectors.
     TextEmbeddings,
+}
+
+/// The error of a request for a model that is not there; `here` are the ids of those that are.
+#[must_use]
+pub fn no_such_model(name: &str, here: &[&str]) -> Error {
+    let shown: String = name.chars().take(200).collect();
+    let here = if here.is_empty() {
+        "no model is loaded".to_owned()
+    } else {
+        format!("models here: {}", here.join(", "))
+    };
+    Error::new(ErrorKind::ModelNotFound, format!("there is no model {shown:?}; {here}")).at("model")
 }
 
 /// A model that a backend answers for.

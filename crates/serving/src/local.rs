@@ -18,8 +18,8 @@ use kernels::{Cpu, CpuConfig};
 use models::checkpoint::GenerationDefaults;
 use models::{Checkpoint, EmbeddingModel, LanguageModel, LoadFormat, Loaded};
 use protocol::{
-    Backend, DeltaStream, EmbeddingRequest, Embeddings, Error, ErrorKind, GenerateRequest, ModelInfo,
-    ModelTask,
+    Backend, DeltaStream, EmbeddingRequest, Embeddings, Error, GenerateRequest, ModelInfo, ModelTask,
+    no_such_model,
 };
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -377,13 +377,9 @@ impl Local {
             return Err(unavailable("the server is shutting down"));
         }
         self.find(name).ok_or_else(|| {
-            let known: Vec<String> = self.entries().iter().map(|entry| entry.info.id.clone()).collect();
-            let here = if known.is_empty() {
-                "no model is loaded".to_owned()
-            } else {
-                format!("models here: {}", known.join(", "))
-            };
-            Error::new(ErrorKind::ModelNotFound, format!("there is no model {name:?}; {here}")).at("model")
+            let entries = self.entries();
+            let here: Vec<&str> = entries.iter().map(|entry| entry.info.id.as_str()).collect();
+            no_such_model(name, &here)
         })
     }
 

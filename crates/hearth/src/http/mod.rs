@@ -20,7 +20,7 @@ pub use serve::serve;
 pub use status::{ModelHealth, ModelState, Status};
 
 use base::{Bytes, Clock};
-use protocol::{Backend, Error, ErrorKind, ModelInfo};
+use protocol::{Backend, Error, ModelInfo, no_such_model};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -86,9 +86,10 @@ impl App {
     /// The model that goes by this name.
     fn model(&self, name: &str) -> Result<ModelInfo, Error> {
         let found = |model: &ModelInfo| model.id == name || model.aliases.iter().any(|alias| alias == name);
-        self.backend.models().into_iter().find(found).ok_or_else(|| {
-            let shown: String = name.chars().take(200).collect();
-            Error::new(ErrorKind::ModelNotFound, format!("The model '{shown}' does not exist")).at("model")
+        let models = self.backend.models();
+        models.iter().find(|model| found(model)).cloned().ok_or_else(|| {
+            let here: Vec<&str> = models.iter().map(|model| model.id.as_str()).collect();
+            no_such_model(name, &here)
         })
     }
 
