@@ -141,6 +141,8 @@ fn serve(
         let activity = engine.step(&mut requests.events);
         let end = clock.now();
         let tokens = requests.hand_out(end, metrics);
+        // What they held may be what another waits for.
+        let gave_back = !requests.gone.is_empty();
         for id in requests.gone.drain(..) {
             engine.cancel(id);
         }
@@ -152,6 +154,7 @@ fn serve(
         }
         wait = match activity {
             Activity::Worked => Wait::No,
+            Activity::Idle | Activity::WaitingForMemory if gave_back => Wait::No,
             Activity::Idle | Activity::WaitingForMemory => Wait::Forever,
         };
         if cfg!(debug_assertions) && activity == Activity::Idle {
