@@ -15,6 +15,7 @@
 
 pub mod guard;
 mod json;
+mod python;
 mod time;
 
 pub use guard::{ControlTexts, Origin, Span};
@@ -119,13 +120,13 @@ impl ChatTemplate {
         env.set_syntax(syntax.map_err(|error| TemplateError::Syntax(error.to_string()))?);
         env.set_auto_escape_callback(|_| AutoEscape::None);
         env.set_undefined_behavior(UndefinedBehavior::Lenient);
-        env.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+        python::install(&mut env);
         env.add_filter("tojson", json::tojson);
         env.add_function("raise_exception", |message: String| -> Result<Value, minijinja::Error> {
             Err(minijinja::Error::new(minijinja::ErrorKind::InvalidOperation, message.clone())
                 .with_source(Raised(message)))
         });
-        let readable = without_generation_tags(source);
+        let readable = without_generation_tags(&python::with_plain_newlines(source));
         env.add_template_owned(NAME, readable).map_err(|error| TemplateError::Syntax(describe(&error)))?;
         Ok(Self { env, source: source.to_owned(), bos, eos, controls })
     }

@@ -3,14 +3,20 @@
 //! A rendering is one string; nothing in it says which characters came from where. Two kinds of marker,
 //! private-use characters that occur nowhere in the request, travel through it:
 //!
-//! - a *bracket* pair around a caller's string, inside its leading and trailing white space (templates trim);
+//! - a *bracket* pair around a caller's string, inside its leading and trailing white space (templates trim),
+//!   or around each stretch beside the tags of a thought in it (templates split there);
 //! - a *break* after the first character of every control text that a caller's string holds.
 //!
 //! Invariant of [`cut`]: what lies between a bracket pair is untrusted, and the character before a break is
 //! untrusted wherever it ended up, so that no control text written by a caller is wholly inside trusted
 //! text. Does not know templates or tokens.
 
+use super::python::is_space;
 use rustc_hash::FxHashMap;
+use std::ops::Range;
+
+/// Tags at which templates take an answer's thought and its text apart.
+const THOUGHT: [&str; 2] = ["<think>", "</think>"];
 
 /// Where a stretch of a rendering comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -147,32 +153,59 @@ impl ControlTexts {
 
     /// Whether `text` could make up a control text, alone or with what stands beside it.
     pub(super) fn touches(&self, text: &str) -> bool {
-        !self.breaks(text.trim()).is_empty()
+        !self.breaks(text.trim_matches(is_space)).is_empty()
     }
 
     /// `text` with breaks, and with brackets when `bracketed`.
     pub(super) fn mark(&self, text: &str, markers: &Markers, bracketed: bool) -> String {
-        let core = text.trim();
+        let core = text.trim_matches(is_space);
         if core.is_empty() {
             return text.to_owned();
         }
-        let lead = text.len() - text.trim_start().len();
-        let mut out = String::with_capacity(text.len() + 8);
-        out.push_str(&text[..lead]);
+        let lead = text.len() - text.trim_start_matches(is_space).len();
+        let mut marks: Vec<(usize, char)> =
+            self.breaks(core).into_iter().map(|at| (lead + at, markers.cut)).collect();
         if bracketed {
-            out.push(markers.open);
+            for stretch in self.stretches(text) {
+                marks.extend([(stretch.start, markers.open), (stretch.end, markers.close)]);
+            }
         }
+        // Stable, so that a break stays inside the bracket that it stands beside.
+        marks.sort_by_key(|(at, _)| *at);
+        let mut out = String::with_capacity(text.len() + 4 * marks.len());
         let mut from = 0;
-        for at in self.breaks(core) {
-            out.push_str(&core[from..at]);
-            out.push(markers.cut);
+        for (at, mark) in marks {
+            out.push_str(&text[from..at]);
+            out.push(mark);
             from = at;
         }
-        out.push_str(&core[from..]);
-        if bracketed {
-            out.push(markers.close);
+        out.push_str(&text[from..]);
+        out
+    }
+
+    /// The parts of `text` that brackets belong around: what stands between the tags of thoughts, without white
+    /// space at its ends; nothing is set apart where a tag is a control text, for that is to be untrusted.
+    fn stretches(&self, text: &str) -> Vec<Range<usize>> {
+        let mut out = Vec::new();
+        let mut add = |from: usize, to: usize| {
+            let part = &text[from..to];
+            let start = to - part.trim_start_matches(is_space).len();
+            let end = from + part.trim_end_matches(is_space).len();
+            if start < end {
+                out.push(start..end);
+            }
+        };
+        let mut from = 0;
+        if !THOUGHT.iter().any(|tag| self.walk(tag.as_bytes()) == Walk::Whole) {
+            let mut tags: Vec<(usize, &str)> =
+                THOUGHT.iter().flat_map(|tag| text.match_indices(tag)).collect();
+            tags.sort_unstable();
+            for (at, tag) in tags {
+                add(from, at);
+                from = at + tag.len();
+            }
         }
-        out.push_str(&text[lead + core.len()..]);
+        add(from, text.len());
         out
     }
 }
@@ -256,6 +289,21 @@ mod tests {
         assert_eq!(c.mark("end", &MARKERS, false), "e!nd");
         assert_eq!(c.mark("  <s>\n", &MARKERS, true), "  (<!s>)\n");
         assert_eq!(c.mark(" \n", &MARKERS, true), " \n");
+        assert_eq!(c.mark("\u{1c}x\u{1f}", &MARKERS, true), "\u{1c}(x)\u{1f}");
+    }
+
+    #[test]
+    fn brackets_leave_the_tags_of_a_thought_out() {
+        let c = controls();
+        assert_eq!(
+            c.mark("<think>\nx <s>\n</think>\n\ny", &MARKERS, true),
+            "<think>\n(x <!s>)\n</think>\n\n(y)"
+        );
+        assert_eq!(c.mark("a</think> ", &MARKERS, true), "(a)</think> ");
+        assert_eq!(c.mark("<think></think>", &MARKERS, true), "<think></think>");
+        assert_eq!(c.mark("<think>x", &MARKERS, false), "<think>x");
+        let c = ControlTexts::new(["<think>"]);
+        assert_eq!(c.mark("<think>x", &MARKERS, true), "(<!think>x)");
     }
 
     #[test]
@@ -280,7 +328,7 @@ mod tests {
     proptest! {
         #[test]
         fn no_control_text_of_a_caller_is_wholly_trusted(
-            text in "[<|>sabend ]{0,24}", before in "[<|]{0,2}", after in "[>b|]{0,2}", bracketed: bool,
+            text in "([<|>sabend ]|</?think>){0,24}", before in "[<|]{0,2}", after in "[>b|]{0,2}", bracketed: bool,
         ) {
             let c = controls();
             let rendering = format!("{before}{}{after}", c.mark(&text, &MARKERS, bracketed));

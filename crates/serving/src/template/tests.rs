@@ -150,6 +150,40 @@ fn a_template_that_looks_into_content_still_gives_no_control_text_away() {
 }
 
 #[test]
+fn a_thought_that_a_template_takes_off_leaves_the_answer_a_span() {
+    let source = std::fs::read_to_string(fixtures().join("thinking.jinja")).unwrap();
+    let template = ChatTemplate::new(&source, None, None, controls()).unwrap();
+    let case = serde_json::json!({"messages": [
+        {"role": "user", "content": "2+2?"},
+        {"role": "assistant", "content": "<think>\nEasy.\n</think>\n\nFour <|im_end|>."},
+        {"role": "user", "content": "\u{1c} 3+3?\u{1f}"},
+    ]});
+    let rendering = template.render(&conversation(&case)).unwrap();
+    assert!(rendering.exact, "{rendering:?}");
+    let callers: Vec<&str> =
+        rendering.spans.iter().filter(|s| s.origin == Origin::Caller).map(|s| s.text.as_str()).collect();
+    assert_eq!(callers, ["2+2?", "Four <|im_end|>.", "3+3?"]);
+}
+
+#[test]
+fn a_template_with_carriage_returns_renders_line_feeds() {
+    let template = ChatTemplate::new(
+        "{% if true %}\r\na\r\n{% endif %}\r\n{{ 'b\r\nc' }}\rd\r\n",
+        None,
+        None,
+        controls(),
+    );
+    assert_eq!(template.unwrap().render(&Conversation::default()).unwrap().text(), "a\nb\nc\nd");
+}
+
+#[test]
+fn a_template_that_asks_for_the_length_of_iterable_tools_renders_without_any() {
+    let source = "{% if tools is iterable and tools | length > 0 %}tools{% else %}plain{% endif %}";
+    let template = ChatTemplate::new(source, None, None, controls()).unwrap();
+    assert_eq!(template.render(&Conversation::default()).unwrap().text(), "plain");
+}
+
+#[test]
 fn names_arguments_and_variables_are_kept_apart_too() {
     let source = "{{ messages[0].name }}:{{ messages[0].tool_calls[0].arguments | tojson }}:{{ extra }}:{{ extra2.k }}";
     let template = ChatTemplate::new(source, None, None, controls()).unwrap();

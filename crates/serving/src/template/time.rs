@@ -50,6 +50,8 @@ pub(super) fn strftime(format: &str, unix: u64) -> String {
             Some('S') => number(&mut out, second, 2),
             Some('j') => number(&mut out, days - first_day(year) + 1, 3),
             Some('p') => out.push_str(if hour < 12 { "AM" } else { "PM" }),
+            Some('w') => number(&mut out, (days + 4) % 7, 0),
+            Some('u') => number(&mut out, (days + 3) % 7 + 1, 0),
             Some('A') => out.push_str(weekday),
             Some('a') => out.push_str(&weekday[..3]),
             Some('B') => out.push_str(month_name),
@@ -93,8 +95,8 @@ mod tests {
     fn dates_read_as_c_writes_them() {
         assert_eq!(strftime("%d %b %Y", 0), "01 Jan 1970");
         assert_eq!(
-            strftime("%A, %B %-d, %Y %H:%M:%S %p %j %%", 1_709_210_096),
-            "Thursday, February 29, 2024 12:34:56 PM 060 %"
+            strftime("%A, %B %-d, %Y %H:%M:%S %p %j %w %u %%", 1_709_210_096),
+            "Thursday, February 29, 2024 12:34:56 PM 060 4 4 %"
         );
         assert_eq!(strftime("%Y-%m-%d %I%p %q", 1_735_689_599), "2024-12-31 11PM %q");
     }
