@@ -1,10 +1,12 @@
 //! Hearth's command line, configuration and HTTP server; `main.rs` only calls [`cli::main`].
 
+pub mod bench;
 pub mod catalog;
 pub mod cli;
 pub mod config;
 pub mod http;
 pub mod metrics;
+pub(crate) mod peer;
 pub mod pull;
 pub mod store;
 pub mod suggest;

@@ -3,6 +3,7 @@
 //! A command gets what it needs through [`Session`] (settings, catalog, an async runtime) and gives back an error in
 //! words, which is printed in one place. Colours appear on terminals only. A closed pipe ends a command quietly.
 
+mod bench;
 mod chat;
 mod locate;
 mod models;
@@ -69,6 +70,8 @@ enum Command {
     Models(models::Args),
     /// Show text as the tokens a model sees
     Tokenize(tokenize::Args),
+    /// Measure a model file, or a server under load
+    Bench(bench::Args),
 }
 
 /// What commands share.
@@ -123,6 +126,7 @@ pub fn main() -> ExitCode {
         Command::Chat(args) => chat::run(&session, args),
         Command::Models(args) => models::run(&session, args),
         Command::Tokenize(args) => tokenize::run(&session, args),
+        Command::Bench(args) => bench::run(&session, args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

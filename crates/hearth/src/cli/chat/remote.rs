@@ -1,14 +1,12 @@
 //! A server that speaks OpenAI's dialect, seen from `hearth chat`.
 
 use super::talker::{Answer, Params, Sink, Stopwatch};
+use crate::peer::{self, Lines};
 use anyhow::{Context, anyhow, bail};
 use protocol::{Message, Usage};
 use reqwest::{Response, StatusCode};
 use serde_json::{Value, json};
 use std::time::Duration;
-
-/// Longest line of an event stream that is believed.
-const LINE_MAX: usize = 16 << 20;
 
 /// A server and the model to talk to.
 pub(super) struct Remote {
@@ -28,21 +26,9 @@ pub(super) fn is_absent(error: &anyhow::Error) -> bool {
     error.is::<Absent>()
 }
 
-/// Whether an address is this machine's own.
-fn is_local(url: &str) -> bool {
-    let url = reqwest::Url::parse(url).ok();
-    let host = url.as_ref().and_then(reqwest::Url::host_str).unwrap_or_default().trim_matches(['[', ']']);
-    host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
-}
-
 /// Asks the server for its models and takes the one named, or the first that talks.
 pub(super) async fn connect(url: &str, key: Option<&str>, model: Option<String>) -> anyhow::Result<Remote> {
-    // Someone else may have set the process's provider first; that is as good.
-    let _ = rustls::crypto::ring::default_provider().install_default();
-    let client = reqwest::Client::builder().connect_timeout(Duration::from_secs(5));
-    // A proxy of the environment is on the way out of this machine, not to itself.
-    let client = if is_local(url) { client.no_proxy() } else { client }.build()?;
-    let url = url.trim_end_matches('/').trim_end_matches("/v1").to_owned();
+    let (client, url) = (peer::client(url).build()?, peer::base_url(url));
     let mut remote = Remote { url, model: String::new(), key: key.map(str::to_owned), client };
     let request = remote.request(reqwest::Method::GET, "/v1/models").timeout(Duration::from_secs(10));
     let response = request.send().await.map_err(|error| {
@@ -175,53 +161,9 @@ fn read_usage(usage: &Value) -> Option<Usage> {
     })
 }
 
-/// Cuts a byte stream into lines, whatever its pieces.
-#[derive(Default)]
-struct Lines {
-    bytes: Vec<u8>,
-    start: usize,
-}
-
-impl Lines {
-    fn push(&mut self, bytes: &[u8]) -> anyhow::Result<()> {
-        self.bytes.drain(..self.start);
-        self.start = 0;
-        if self.bytes.len() + bytes.len() > LINE_MAX {
-            bail!("the server sent a line of more than {} MiB", LINE_MAX >> 20);
-        }
-        self.bytes.extend_from_slice(bytes);
-        Ok(())
-    }
-
-    /// The next whole line, without its end.
-    fn next(&mut self) -> Option<String> {
-        let rest = &self.bytes[self.start..];
-        let end = rest.iter().position(|byte| *byte == b'\n')?;
-        let line = String::from_utf8_lossy(&rest[..end]).trim_end_matches('\r').to_owned();
-        self.start += end + 1;
-        Some(line)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn lines_come_out_whole_however_the_bytes_come_in() {
-        let text = "data: {\"ä\":1}\r\n\r\ndata: [DONE]\n\n";
-        for cut in 1..text.len() {
-            let mut lines = Lines::default();
-            let mut found = Vec::new();
-            for piece in [&text.as_bytes()[..cut], &text.as_bytes()[cut..]] {
-                lines.push(piece).expect("short");
-                while let Some(line) = lines.next() {
-                    found.push(line);
-                }
-            }
-            assert_eq!(found, ["data: {\"ä\":1}", "", "data: [DONE]", ""], "cut at {cut}");
-        }
-    }
 
     #[test]
     fn usage_is_read_with_its_cached_tokens() {
