@@ -13,8 +13,7 @@ use std::path::{Path, PathBuf};
 
 /// What may differ between two engines that read the same file.
 struct Bounds {
-    /// Least share of positions where both name the same most likely token. Where llama.cpp's two best are within
-    /// [`TIE`], either counts: its own rounding decides there (Gemma in exact arithmetic agrees with it at 95.5 %).
+    /// Least share of positions where both name the same most likely token.
     agreement: f64,
     /// Most mean divergence, in nats.
     divergence: f64,
@@ -22,7 +21,8 @@ struct Bounds {
     perplexity: f64,
 }
 
-/// In nats.
+/// For Gemma either of llama.cpp's two best counts where they are so close, in nats: exact arithmetic (all weights widened
+/// to F32) agrees with it at 95.5 % only, so what decides there is its own rounding.
 const TIE: f64 = 0.05;
 
 const BOUNDS: Bounds = Bounds { agreement: 0.95, divergence: 0.02, perplexity: 0.005 };
@@ -71,7 +71,7 @@ fn ids(value: &serde_json::Value) -> Vec<u32> {
 }
 
 #[track_caller]
-fn check(file: &str, golden: &str) {
+fn check(file: &str, golden: &str, tie: f64) {
     let Some(folder) = std::env::var_os("HEARTH_TEST_MODELS").map(PathBuf::from) else {
         assert!(std::env::var_os("CI").is_none(), "HEARTH_TEST_MODELS is not set in CI");
         println!("skipped: oracle {file} (HEARTH_TEST_MODELS is not set)");
@@ -116,7 +116,7 @@ fn check(file: &str, golden: &str) {
             }
             positions += 1;
             same += u32::from(best == Some(theirs[0].0));
-            let tied = theirs.iter().take_while(|(_, logprob)| theirs[0].1 - logprob <= TIE);
+            let tied = theirs.iter().take_while(|(_, logprob)| theirs[0].1 - logprob <= tie);
             agree += u32::from(tied.take(2).any(|(id, _)| best == Some(*id)));
             divergence += kl;
             if position >= 512 {
@@ -139,7 +139,7 @@ fn check(file: &str, golden: &str) {
     let mean = divergence / f64::from(positions);
     let late_mean = late_divergence / f64::from(late);
     println!(
-        "{file}: {positions} positions, same most likely token {:.1} % (ties either way: {:.1} %), divergence {mean:.4} nats (past 512: {late_mean:.4} over {late}), \
+        "{file}: {positions} positions, same most likely token {:.1} % (counting near ties: {:.1} %), divergence {mean:.4} nats (past 512: {late_mean:.4} over {late}), \
          perplexity {:.4} against {:.4}",
         f64::from(same) / f64::from(positions) * 100.0,
         agreement * 100.0,
@@ -164,24 +164,24 @@ fn peers() -> bool {
 
 #[test]
 fn smollm2_agrees_with_llama_cpp() {
-    check("SmolLM2-135M-Instruct.Q4_1.gguf", "smollm2-135m-q4_1.json");
+    check("SmolLM2-135M-Instruct.Q4_1.gguf", "smollm2-135m-q4_1.json", 0.0);
 }
 
 #[test]
 fn qwen_coder_half_a_billion_agrees_with_llama_cpp() {
-    check("qwen2.5-coder-0.5b-instruct-q4_k_m.gguf", "qwen2.5-coder-0.5b-q4_k_m.json");
+    check("qwen2.5-coder-0.5b-instruct-q4_k_m.gguf", "qwen2.5-coder-0.5b-q4_k_m.json", 0.0);
 }
 
 #[test]
 fn gemma_agrees_with_llama_cpp_past_its_window() {
     if peers() {
-        check("gemma-3-270m-q4_k_m.gguf", "gemma-3-270m-q4_k_m.json");
+        check("gemma-3-270m-q4_k_m.gguf", "gemma-3-270m-q4_k_m.json", TIE);
     }
 }
 
 #[test]
 fn qwen_coder_one_and_a_half_billion_agrees_with_llama_cpp() {
     if peers() {
-        check("qwen2.5-coder-1.5b-instruct-q4_k_m.gguf", "qwen2.5-coder-1.5b-q4_k_m.json");
+        check("qwen2.5-coder-1.5b-instruct-q4_k_m.gguf", "qwen2.5-coder-1.5b-q4_k_m.json", 0.0);
     }
 }
