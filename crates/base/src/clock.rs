@@ -1,6 +1,5 @@
 //! Time as a parameter: code that needs it takes a [`Clock`].
 
-use std::sync::Mutex;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Where the time comes from.
@@ -28,26 +27,5 @@ impl Clock for SystemClock {
 
     fn unix_seconds(&self) -> u64 {
         SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
-    }
-}
-
-/// A clock that moves only when told to, for tests.
-#[derive(Debug, Default)]
-pub struct ManualClock(Mutex<Duration>);
-
-impl ManualClock {
-    /// Moves the time on.
-    pub fn advance(&self, by: Duration) {
-        *self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner) += by;
-    }
-}
-
-impl Clock for ManualClock {
-    fn now(&self) -> Duration {
-        *self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
-    }
-
-    fn unix_seconds(&self) -> u64 {
-        self.now().as_secs()
     }
 }

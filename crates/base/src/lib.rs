@@ -6,7 +6,7 @@ mod money;
 pub mod rng;
 mod units;
 
-pub use clock::{Clock, ManualClock, SystemClock};
+pub use clock::{Clock, SystemClock};
 pub use id::{Namespace, RequestId};
 pub use money::{NanoUsd, Price};
 pub use units::{Bytes, ParseBytesError, Tokens};

@@ -38,8 +38,6 @@ pub enum ModelState {
     Ready,
     /// Its engine failed and starts again.
     Restarting,
-    /// It cannot answer and will not by itself.
-    Failed,
 }
 
 /// 200 when at least one model can answer, else 503.
