@@ -362,6 +362,7 @@ enum RawTask {
     #[default]
     TextGeneration,
     TextEmbeddings,
+    Rerank,
 }
 
 #[derive(Deserialize)]
@@ -398,6 +399,7 @@ impl RawModel {
             task: match self.task {
                 RawTask::TextGeneration => ModelTask::TextGeneration,
                 RawTask::TextEmbeddings => ModelTask::TextEmbeddings,
+                RawTask::Rerank => ModelTask::Rerank,
             },
             context: self.context.map(Tokens),
         })

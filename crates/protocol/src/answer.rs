@@ -22,10 +22,14 @@ pub struct Choice {
     pub reasoning: String,
     /// Calls it made.
     pub tool_calls: Vec<ToolCall>,
+    /// What is wrong with each call that came back as text.
+    pub malformed_calls: Vec<String>,
     /// One entry per token, where asked for.
     pub logprobs: Vec<Logprobs>,
     /// Why it ended.
     pub finish: Option<FinishReason>,
+    /// The stop text that ended it, where one did.
+    pub stop_text: Option<String>,
 }
 
 impl Answer {
@@ -64,9 +68,15 @@ impl Answer {
                     call.arguments.push_str(&arguments);
                 }
             }
-            Delta::Finish { choice, reason } => {
+            Delta::MalformedCall { choice, why } => {
+                if let Some(choice) = self.choices.get_mut(choice as usize) {
+                    choice.malformed_calls.push(why);
+                }
+            }
+            Delta::Finish { choice, reason, stop_text } => {
                 if let Some(choice) = self.choices.get_mut(choice as usize) {
                     choice.finish = Some(reason);
+                    choice.stop_text = stop_text;
                 }
             }
             Delta::Usage(usage) => self.usage = Some(usage),

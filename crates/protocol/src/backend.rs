@@ -15,6 +15,8 @@ pub enum ModelTask {
     TextGeneration,
     /// Turns text into vectors.
     TextEmbeddings,
+    /// Tells how well texts answer a query.
+    Rerank,
 }
 
 /// The error of a request for a model that is not there; `here` are the ids of those that are.
@@ -84,12 +86,60 @@ pub struct Embeddings {
     pub prompt_tokens: u32,
 }
 
+/// A request for tokens of a text.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TokenizeRequest {
+    /// The model's id as the caller wrote it.
+    pub model: String,
+    /// The text.
+    pub text: String,
+    /// Whether the tokens that the model puts around a prompt are added.
+    pub add_special: bool,
+}
+
+/// A token of a text.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Token {
+    /// Its id.
+    pub id: u32,
+    /// Its text; bytes that are no whole character show as U+FFFD.
+    pub text: String,
+}
+
+/// A request to say how well texts answer a query.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RerankRequest {
+    /// The model's id as the caller wrote it.
+    pub model: String,
+    /// The query.
+    pub query: String,
+    /// The texts; one score each.
+    pub documents: Vec<String>,
+}
+
+/// The answer to a rerank request.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Scores {
+    /// One per document, in order, between 0 and 1.
+    pub scores: Vec<f32>,
+    /// Tokens of all pairs of query and document.
+    pub prompt_tokens: u32,
+}
+
 /// Answers requests. Handlers, gateways and jobs know nothing else of what stands behind.
 pub trait Backend: Send + Sync {
     /// The models this backend answers for.
     fn models(&self) -> Vec<ModelInfo>;
     /// Generates text. Resolves once the request is accepted or refused.
     fn generate(&self, request: GenerateRequest) -> BoxFuture<'_, Result<DeltaStream, Error>>;
+    /// Tokens of the prompt that this request would make.
+    fn count(&self, request: GenerateRequest) -> BoxFuture<'_, Result<u32, Error>>;
+    /// The tokens of a text.
+    fn tokenize(&self, request: TokenizeRequest) -> BoxFuture<'_, Result<Vec<Token>, Error>>;
+    /// The text of tokens of a model, control tokens included.
+    fn detokenize(&self, model: String, ids: Vec<u32>) -> BoxFuture<'_, Result<String, Error>>;
     /// Computes embeddings.
     fn embed(&self, request: EmbeddingRequest) -> BoxFuture<'_, Result<Embeddings, Error>>;
+    /// Scores texts against a query.
+    fn rerank(&self, request: RerankRequest) -> BoxFuture<'_, Result<Scores, Error>>;
 }

@@ -1,6 +1,6 @@
 //! The canonical answer: a stream of deltas.
 //!
-//! Order per choice: any number of `Text`, `Reasoning`, `ToolCall*`, then exactly one `Finish`. `Started` comes first,
+//! Order per choice: any number of `Text`, `Reasoning`, `ToolCall*`, `MalformedCall`, then exactly one `Finish`. `Started` comes first,
 //! `Usage` comes once and last. A stream that ends without `Usage` was cut. `PromptLogprobs` may come in several
 //! pieces, all of them before the first delta of a choice.
 
@@ -48,12 +48,22 @@ pub enum Delta {
         /// JSON text.
         arguments: String,
     },
+    /// What the model meant as a tool call and cannot be read as one comes back as text: the next `Text` of
+    /// this answer begins with it.
+    MalformedCall {
+        /// Which answer.
+        choice: u32,
+        /// What is wrong with it.
+        why: String,
+    },
     /// An answer has ended.
     Finish {
         /// Which answer.
         choice: u32,
         /// Why.
         reason: FinishReason,
+        /// The stop text that ended it, where one did.
+        stop_text: Option<String>,
     },
     /// What the whole request used.
     Usage(Usage),

@@ -17,7 +17,7 @@ pub mod workers_ai;
 pub use answer::{Answer, Choice, cut_short};
 pub use backend::{
     Backend, DeltaStream, Embedding, EmbeddingInput, EmbeddingRequest, Embeddings, ModelInfo, ModelTask,
-    no_such_model,
+    RerankRequest, Scores, Token, TokenizeRequest, no_such_model,
 };
 pub use delta::{Delta, FinishReason, Logprobs, TokenLogprob, Usage};
 pub use error::{Error, ErrorKind};

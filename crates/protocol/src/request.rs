@@ -207,6 +207,10 @@ pub enum ResponseFormat {
         /// Whether it must be obeyed to the letter.
         strict: Option<bool>,
     },
+    /// Text that matches a regular expression from end to end.
+    Regex(String),
+    /// Text that a grammar in Lark's notation derives from `start`.
+    Lark(String),
 }
 
 /// How tokens are chosen. `None` leaves a value at the model's own default. `top_k` 0 keeps all tokens.

@@ -178,7 +178,7 @@ impl Answer {
     fn end(&mut self, index: u32, reason: FinishReason) {
         self.choices[index as usize].finished = true;
         self.keep(index as usize);
-        self.ready.push_back(Ok(Delta::Finish { choice: index, reason }));
+        self.ready.push_back(Ok(Delta::Finish { choice: index, reason, stop_text: None }));
         if self.choices.iter().all(|choice| choice.finished) {
             self.ready.push_back(Ok(Delta::Usage(self.usage)));
             self.close(Outcome::Finished);

@@ -19,7 +19,7 @@ use models::checkpoint::GenerationDefaults;
 use models::{Checkpoint, EmbeddingModel, LanguageModel, LoadFormat, Loaded};
 use protocol::{
     Backend, DeltaStream, EmbeddingRequest, Embeddings, Error, GenerateRequest, ModelInfo, ModelTask,
-    no_such_model,
+    RerankRequest, Scores, Token, TokenizeRequest, no_such_model,
 };
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -383,6 +383,16 @@ impl Local {
         })
     }
 
+    fn text(&self, name: &str) -> Result<Arc<TextModel>, Error> {
+        match self.require(name)?.model {
+            Model::Text(text) => Ok(text),
+            Model::Embedding(_) => Err(Error::invalid(
+                "model",
+                format!("{name} is an embedding model and does not generate text"),
+            )),
+        }
+    }
+
     /// What each model is doing.
     #[must_use]
     pub fn stats(&self) -> Vec<ModelStats> {
@@ -453,17 +463,30 @@ impl Backend for Local {
 
     fn generate(&self, request: GenerateRequest) -> BoxFuture<'_, Result<DeltaStream, Error>> {
         async move {
-            match self.require(&request.model)?.model {
-                Model::Text(text) => {
-                    let id = RequestId(self.next_id.fetch_add(1, Ordering::Relaxed));
-                    text.generate(id, request).await
-                }
-                Model::Embedding(_) => {
-                    let model = &request.model;
-                    let message = format!("{model} is an embedding model and does not generate text");
-                    Err(Error::invalid("model", message))
-                }
-            }
+            let text = self.text(&request.model)?;
+            let id = RequestId(self.next_id.fetch_add(1, Ordering::Relaxed));
+            text.generate(id, request).await
+        }
+        .boxed()
+    }
+
+    fn count(&self, request: GenerateRequest) -> BoxFuture<'_, Result<u32, Error>> {
+        async move { self.text(&request.model)?.count(request).await }.boxed()
+    }
+
+    fn tokenize(&self, request: TokenizeRequest) -> BoxFuture<'_, Result<Vec<Token>, Error>> {
+        async move { self.text(&request.model)?.tokenize(request).await }.boxed()
+    }
+
+    fn detokenize(&self, model: String, ids: Vec<u32>) -> BoxFuture<'_, Result<String, Error>> {
+        async move { self.text(&model)?.detokenize(&ids) }.boxed()
+    }
+
+    fn rerank(&self, request: RerankRequest) -> BoxFuture<'_, Result<Scores, Error>> {
+        async move {
+            self.require(&request.model)?;
+            let message = format!("{} is not a model that reranks", request.model);
+            Err(Error::invalid("model", message))
         }
         .boxed()
     }

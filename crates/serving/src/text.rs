@@ -9,10 +9,10 @@ use crate::template::ChatTemplate;
 use base::{Clock, Namespace, RequestId, Tokens, rng};
 use futures::StreamExt as _;
 use models::checkpoint::GenerationDefaults;
-use protocol::{DeltaStream, Error, ErrorKind, GenerateRequest, Input};
+use protocol::{DeltaStream, Error, ErrorKind, GenerateRequest, Input, Token, TokenizeRequest};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
-use tokenizer::Tokenizer;
+use tokenizer::{Piece, Specials, Tokenizer};
 use tokio::sync::{mpsc, oneshot};
 
 /// See the module. All of it is set when the model is loaded.
@@ -58,6 +58,48 @@ impl TextModel {
         result
     }
 
+    /// Tokens of the prompt that a request would make.
+    pub async fn count(self: Arc<Self>, request: GenerateRequest) -> Result<u32, Error> {
+        prompt::check(&request)?;
+        let count = tokio::task::spawn_blocking(move || {
+            let namespace = self.namespace(&request);
+            prompt::tokens(&request, &self.prompt_model(), namespace, self.clock.unix_seconds())
+        });
+        let ids = count.await.map_err(|_| Error::new(ErrorKind::Internal, "preparing the prompt failed"))?;
+        Ok(Tokens::from(ids?.len()).0)
+    }
+
+    /// The tokens of a text.
+    pub async fn tokenize(self: Arc<Self>, request: TokenizeRequest) -> Result<Vec<Token>, Error> {
+        let tokens = tokio::task::spawn_blocking(move || {
+            let ids = self.tokenizer.encode(&[Piece::Trusted(&request.text)], None).unwrap_or_default();
+            let ids = if request.add_special { self.tokenizer.add_special(ids) } else { ids };
+            let text = |id| String::from_utf8_lossy(self.tokenizer.token_bytes(id)).into_owned();
+            ids.into_iter().map(|id| Token { id, text: text(id) }).collect()
+        });
+        tokens.await.map_err(|_| Error::new(ErrorKind::Internal, "tokenizing the text failed"))
+    }
+
+    /// The text of tokens, control tokens included.
+    pub fn detokenize(&self, ids: &[u32]) -> Result<String, Error> {
+        let size = self.tokenizer.vocab_size();
+        if let Some(i) = ids.iter().position(|id| *id >= size) {
+            let message = format!("token {} is not in this model's vocabulary of {size} tokens", ids[i]);
+            return Err(Error::invalid(format!("tokens[{i}]"), message));
+        }
+        Ok(self.tokenizer.decode(ids, Specials::Show))
+    }
+
+    fn prompt_model(&self) -> prompt::Model<'_> {
+        prompt::Model {
+            tokenizer: &self.tokenizer,
+            template: self.template.as_ref().map_err(String::as_str),
+            memory: &self.memory,
+            vocab: self.vocab,
+            context: self.context,
+        }
+    }
+
     async fn start(self: Arc<Self>, id: RequestId, request: GenerateRequest) -> Result<DeltaStream, Error> {
         prompt::check(&request)?;
         let ticket = self.inbox.ticket(id)?;
@@ -93,14 +135,7 @@ impl TextModel {
 
     fn prepare(&self, id: RequestId, request: &GenerateRequest) -> Result<Prepared, Error> {
         let namespace = self.namespace(request);
-        let model = prompt::Model {
-            tokenizer: &self.tokenizer,
-            template: self.template.as_ref().map_err(String::as_str),
-            memory: &self.memory,
-            vocab: self.vocab,
-            context: self.context,
-        };
-        let prompt = prompt::tokens(request, &model, namespace, self.clock.unix_seconds())?;
+        let prompt = prompt::tokens(request, &self.prompt_model(), namespace, self.clock.unix_seconds())?;
         let chance =
             rng::mix(id.0 ^ rng::mix(self.clock.unix_seconds() ^ self.clock.now().as_nanos() as u64));
         let sampling = prompt::sampling(request, &self.defaults, self.vocab, chance)?;

@@ -153,6 +153,7 @@ const fn task_name(task: ModelTask) -> &'static str {
     match task {
         ModelTask::TextGeneration => "text-generation",
         ModelTask::TextEmbeddings => "text-embeddings",
+        ModelTask::Rerank => "rerank",
     }
 }
 

@@ -305,6 +305,7 @@ fn first_screen(settings: &Settings, file: Option<&Path>, address: SocketAddr, l
             ModelTask::TextEmbeddings => {
                 format!("embeddings of {} dimensions", model.dimensions.unwrap_or_default())
             }
+            ModelTask::Rerank => "rerank".to_owned(),
         };
         let label = if number == 0 { "models" } else { "" };
         style::say(&format!("  {label:8}  {} {}", style.bold(&model.id), style.dim(format!("({what})"))));

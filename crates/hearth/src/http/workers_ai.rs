@@ -79,6 +79,10 @@ async fn answer(app: &Arc<App>, headers: &HeaderMap, model: &str, input: Value, 
             }
             Ok(json(generation::result(&format, &gather(deltas, 1).await?)))
         }
+        ModelTask::Rerank => {
+            let message = "rerank models are asked at /v1/rerank";
+            Err(Error::new(ErrorKind::Unsupported, message).at("model").into())
+        }
         ModelTask::TextEmbeddings => {
             let request = embeddings::parse(model, input, at)?;
             let vectors = app.backend.embed(request).await;

@@ -327,7 +327,7 @@ impl StreamWriter for ChunkWriter {
     fn delta(&mut self, _source: usize, delta: Delta) -> Vec<Event> {
         let mut events = self.start();
         match &delta {
-            Delta::Started | Delta::PromptLogprobs(_) => {}
+            Delta::Started | Delta::PromptLogprobs(_) | Delta::MalformedCall { .. } => {}
             Delta::Usage(usage) => self.usage = *usage,
             Delta::Text { choice, text, logprobs } => {
                 let delta = WireDelta { content: Some(text), ..WireDelta::default() };
@@ -361,7 +361,7 @@ impl StreamWriter for ChunkWriter {
                 let delta = WireDelta { tool_calls: vec![call], ..WireDelta::default() };
                 events.push(self.one(*choice, delta, &[], None));
             }
-            Delta::Finish { choice, reason } => {
+            Delta::Finish { choice, reason, .. } => {
                 events.push(self.one(*choice, WireDelta::default(), &[], Some(*reason)));
             }
         }

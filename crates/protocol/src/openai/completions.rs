@@ -393,7 +393,8 @@ impl StreamWriter for ChunkWriter {
             Delta::Started
             | Delta::Reasoning { .. }
             | Delta::ToolCallStart { .. }
-            | Delta::ToolCallArguments { .. } => Vec::new(),
+            | Delta::ToolCallArguments { .. }
+            | Delta::MalformedCall { .. } => Vec::new(),
             Delta::PromptLogprobs(logprobs) => {
                 if let Some(prompt) = self.prompts.get_mut(source).filter(|_| !self.asked.echo.is_empty()) {
                     prompt.extend(logprobs);
@@ -414,7 +415,7 @@ impl StreamWriter for ChunkWriter {
                 events.push(self.one(index, &text, self.asked.logprobs.then_some(list), None));
                 events
             }
-            Delta::Finish { choice, reason } => {
+            Delta::Finish { choice, reason, .. } => {
                 let mut events = self.echo(source);
                 events.push(self.one(self.index(source, choice), "", None, Some(reason)));
                 events

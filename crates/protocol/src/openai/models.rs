@@ -27,6 +27,7 @@ impl<'a> From<&'a ModelInfo> for WireModel<'a> {
             task: match model.task {
                 ModelTask::TextGeneration => "text-generation",
                 ModelTask::TextEmbeddings => "text-embeddings",
+                ModelTask::Rerank => "rerank",
             },
         }
     }

@@ -117,6 +117,13 @@ const fn task(task: ModelTask) -> (&'static str, &'static str, &'static str) {
             "Feature extraction models transform raw data into numerical features that can be processed while \
              preserving the information in the original dataset.",
         ),
+        // Cloudflare's catalog lists its rerankers under text classification.
+        ModelTask::Rerank => (
+            "19606750-23ed-4371-aab2-c20349b53a60",
+            "Text Classification",
+            "Sentiment analysis or text classification is a common NLP task that classifies a text input into \
+             labels or classes.",
+        ),
     }
 }
 

@@ -126,7 +126,7 @@ pub fn result(format: &ResponseFormat, answer: &Answer) -> String {
     let Some(choice) = answer.choices.first() else { unreachable!("a request has at least one choice") };
     let text = || Value::String(choice.text.clone());
     let response = match format {
-        ResponseFormat::Text => text(),
+        ResponseFormat::Text | ResponseFormat::Regex(_) | ResponseFormat::Lark(_) => text(),
         // Cut by max_tokens it may not parse; then the caller gets what there is.
         ResponseFormat::JsonObject | ResponseFormat::JsonSchema { .. } => {
             serde_json::from_str(&choice.text).unwrap_or_else(|_| text())
@@ -167,7 +167,7 @@ pub struct FrameWriter {
 impl StreamWriter for FrameWriter {
     fn delta(&mut self, _source: usize, delta: Delta) -> Vec<Event> {
         let frame = match &delta {
-            Delta::Started | Delta::PromptLogprobs(_) => return Vec::new(),
+            Delta::Started | Delta::PromptLogprobs(_) | Delta::MalformedCall { .. } => return Vec::new(),
             Delta::Text { text, .. } if text.is_empty() => return Vec::new(),
             Delta::Text { text, .. } => to_json(&Frame { response: text, ..Frame::default() }),
             Delta::Reasoning { text, .. } => {
@@ -282,7 +282,7 @@ mod tests {
             Delta::ToolCallStart { choice: 0, index: 0, id: "c".to_owned(), name: "add".to_owned() },
             Delta::ToolCallArguments { choice: 0, index: 0, arguments: "{\"a\":".to_owned() },
             Delta::ToolCallArguments { choice: 0, index: 0, arguments: "2}".to_owned() },
-            Delta::Finish { choice: 0, reason: FinishReason::ToolCalls },
+            Delta::Finish { choice: 0, reason: FinishReason::ToolCalls, stop_text: None },
             Delta::Usage(Usage {
                 prompt_tokens: 3,
                 cached_tokens: 1,

@@ -257,7 +257,7 @@ pub async fn say(backend: &dyn Backend, request: GenerateRequest) -> Result<Said
                 said.texts[choice as usize] += &text;
                 said.logprobs.extend(logprobs);
             }
-            Ok(Delta::Finish { choice, reason }) => said.finishes[choice as usize].push(reason),
+            Ok(Delta::Finish { choice, reason, .. }) => said.finishes[choice as usize].push(reason),
             Ok(Delta::Usage(usage)) => said.usage = Some(usage),
             Ok(other) => panic!("unexpected {other:?}"),
         }

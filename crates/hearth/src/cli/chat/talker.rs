@@ -142,6 +142,7 @@ async fn generate(backend: &dyn Backend, request: GenerateRequest, sink: Sink<'_
             Delta::Started
             | Delta::PromptLogprobs(_)
             | Delta::ToolCallStart { .. }
+            | Delta::MalformedCall { .. }
             | Delta::ToolCallArguments { .. } => {}
         }
     }

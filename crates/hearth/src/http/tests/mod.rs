@@ -11,7 +11,8 @@ use futures::future::BoxFuture;
 use futures::stream::{self, StreamExt};
 use protocol::{
     Backend, Delta, DeltaStream, EmbeddingInput, EmbeddingRequest, Embeddings, Error, ErrorKind,
-    FinishReason, GenerateRequest, Input, Logprobs, ModelInfo, ModelTask, Prompt, TokenLogprob, Usage,
+    FinishReason, GenerateRequest, Input, Logprobs, ModelInfo, ModelTask, Prompt, RerankRequest, Scores,
+    Token, TokenLogprob, TokenizeRequest, Usage,
 };
 use serde_json::Value;
 use std::net::SocketAddr;
@@ -122,6 +123,31 @@ impl Backend for Handle {
         })
     }
 
+    fn count(&self, request: GenerateRequest) -> BoxFuture<'_, Result<u32, Error>> {
+        Box::pin(async move {
+            let Input::Chat(messages) = &request.input else { return Ok(1) };
+            Ok(messages.iter().map(|message| words(&message.content.joined_text()).len() as u32).sum())
+        })
+    }
+
+    fn tokenize(&self, request: TokenizeRequest) -> BoxFuture<'_, Result<Vec<Token>, Error>> {
+        let special = request.add_special.then(|| Token { id: 1, text: "<s>".to_owned() });
+        let tokens = words(&request.text).into_iter().map(|text| Token { id: text.len() as u32, text });
+        let tokens = special.into_iter().chain(tokens).collect();
+        Box::pin(async move { Ok(tokens) })
+    }
+
+    fn detokenize(&self, _model: String, ids: Vec<u32>) -> BoxFuture<'_, Result<String, Error>> {
+        Box::pin(async move { Ok(ids.iter().map(|id| format!("t{id}")).collect()) })
+    }
+
+    fn rerank(&self, request: RerankRequest) -> BoxFuture<'_, Result<Scores, Error>> {
+        Box::pin(async move {
+            let score = |document: &String| 1.0 / (1.0 + document.len() as f32);
+            Ok(Scores { scores: request.documents.iter().map(score).collect(), prompt_tokens: 5 })
+        })
+    }
+
     fn embed(&self, request: EmbeddingRequest) -> BoxFuture<'_, Result<Embeddings, Error>> {
         Box::pin(async move {
             let vector = |input: &EmbeddingInput| match input {
@@ -148,7 +174,7 @@ fn echo(request: &GenerateRequest, prompt: &str) -> Vec<Delta> {
             let logprobs = request.logprobs.map(|_| token(word)).into_iter().collect();
             deltas.push(Delta::Text { choice, text: word.clone(), logprobs });
         }
-        deltas.push(Delta::Finish { choice, reason });
+        deltas.push(Delta::Finish { choice, reason, stop_text: None });
     }
     deltas.push(usage(words.len() as u32, completion_tokens));
     deltas

@@ -22,7 +22,7 @@ async fn each_event_arrives_alone_and_before_the_next_is_made() {
         assert!(chunk.starts_with("data: {") && chunk.ends_with("}\n\n"), "{chunk:?}");
         assert!(chunk.contains(&format!(r#""content":"{word}""#)), "{chunk:?}");
     }
-    tell.send(Ok(Delta::Finish { choice: 0, reason: FinishReason::Stop })).await.unwrap();
+    tell.send(Ok(Delta::Finish { choice: 0, reason: FinishReason::Stop, stop_text: None })).await.unwrap();
     assert!(wire.chunk().await.contains(r#""finish_reason":"stop""#));
     tell.send(Ok(usage(1, 4))).await.unwrap();
     assert_eq!(wire.chunk().await, "data: [DONE]\n\n");

@@ -304,7 +304,7 @@ fn tool_calls_are_written_in_pieces_and_whole() {
         Delta::ToolCallStart { choice: 0, index: 0, id: "c1".to_owned(), name: "look".to_owned() },
         Delta::ToolCallArguments { choice: 0, index: 0, arguments: "{\"x\":".to_owned() },
         Delta::ToolCallArguments { choice: 0, index: 0, arguments: "1}".to_owned() },
-        Delta::Finish { choice: 0, reason: FinishReason::ToolCalls },
+        Delta::Finish { choice: 0, reason: FinishReason::ToolCalls, stop_text: None },
     ];
     let head = Head { id: "chatcmpl-1".to_owned(), created: 1, model: "m".to_owned() };
     let asked = Asked { choices: 1, logprobs: false, include_usage: false };

@@ -98,7 +98,7 @@ fn offsets_count_characters_of_the_echoed_text() {
         Delta::PromptLogprobs(vec![entry(b" b")]),
         Delta::Text { choice: 0, text: " ü".to_owned(), logprobs: vec![entry(b" \xc3"), entry(b"\xbc")] },
         Delta::Text { choice: 0, text: "!".to_owned(), logprobs: vec![entry(b"!")] },
-        Delta::Finish { choice: 0, reason: FinishReason::Length },
+        Delta::Finish { choice: 0, reason: FinishReason::Length, stop_text: None },
         Delta::Usage(Usage::default()),
     ];
     let (whole, chunks) = answers(&json!({"prompt": "é b", "echo": true, "logprobs": 0}), &deltas);
@@ -121,7 +121,7 @@ fn token_ids_are_echoed_by_their_text() {
     let deltas = [
         Delta::Started,
         Delta::PromptLogprobs(vec![entry(b"h\xc3"), entry(b"\xa9")]),
-        Delta::Finish { choice: 0, reason: FinishReason::Length },
+        Delta::Finish { choice: 0, reason: FinishReason::Length, stop_text: None },
         Delta::Usage(Usage::default()),
     ];
     let (whole, chunks) = answers(&json!({"prompt": [1, 2], "echo": true, "max_tokens": 0}), &deltas);
