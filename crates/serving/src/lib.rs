@@ -12,6 +12,8 @@
 mod answer;
 mod driver;
 mod embed;
+#[allow(dead_code, reason = "its callers come next")]
+mod grammar;
 mod inbox;
 mod local;
 mod machine;
