@@ -16,19 +16,15 @@ import argparse
 import json
 import os
 import random
-import signal
-import socket
 import statistics
-import subprocess
 import sys
-import tempfile
 import time
 import urllib.request
 from pathlib import Path
 
 import numpy
 
-HERE = Path(__file__).parent
+from servers import Hearth, LlamaCpp
 
 
 def probe():
@@ -44,48 +40,6 @@ def probe():
         a @ a
         product.append(2 * 1024**3 / (time.perf_counter() - t) / 1e9)
     return {"read_gb_s": max(read), "product_gflop_s": max(product)}
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
-
-
-class Hearth:
-    name = "hearth"
-
-    def __init__(self, options):
-        port = free_port()
-        self.base = f"http://127.0.0.1:{port}"
-        self.data = tempfile.TemporaryDirectory()
-        self.process = subprocess.Popen(
-            [options.hearth, "serve", "--listen", f"127.0.0.1:{port}", "--data-dir", self.data.name,
-             "--model", f"m={options.model}", "--threads", str(options.threads), "--context", "8192"],
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        health(self.base, "/healthz", self.process)
-
-
-class LlamaCpp:
-    name = "llama.cpp"
-
-    def __init__(self, options):
-        self.process = subprocess.Popen(
-            [sys.executable, str(HERE / "peer_llamacpp.py"), options.model, str(options.threads)],
-            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-        self.base = self.process.stdout.readline().strip()
-        health(self.base, "/health", self.process)
-
-
-def health(base, path, process):
-    while True:
-        if process.poll() is not None:
-            raise SystemExit("the server ended")
-        try:
-            urllib.request.urlopen(base + path).read()
-            return
-        except OSError:
-            time.sleep(0.005)
 
 
 def stream(base, prompt, max_tokens):
@@ -106,10 +60,10 @@ def rss_mib(pid):
     return int(Path(f"/proc/{pid}/status").read_text().split("VmRSS:")[1].split()[0]) / 1024
 
 
-def measure(peer, options, rng):
+def measure(start_server, rng):
     ids = lambda n: [rng.randrange(1000, 40000) for _ in range(n)]
     started = time.perf_counter()
-    server = peer(options)
+    server = start_server()
     try:
         stream(server.base, ids(1), 1)
         start = time.perf_counter() - started
@@ -121,8 +75,7 @@ def measure(peer, options, rng):
         decode = 128 / (times[-1] - times[0])
         return {"start_s": start, "ttft_s": ttft, "prefill_tok_s": prefill, "decode_tok_s": decode, "rss_mib": rss_mib(server.process.pid)}
     finally:
-        server.process.send_signal(signal.SIGTERM)
-        server.process.wait()
+        server.close()
 
 
 def main():
@@ -137,8 +90,8 @@ def main():
     rows, probes = {Hearth.name: [], LlamaCpp.name: []}, []
     for run in range(options.runs):
         probes.append(probe())
-        for peer in (Hearth, LlamaCpp):
-            rows[peer.name].append(measure(peer, options, rng))
+        rows[Hearth.name].append(measure(lambda: Hearth(options.hearth, options.model, options.threads), rng))
+        rows[LlamaCpp.name].append(measure(lambda: LlamaCpp(options.model, options.threads), rng))
         print(f"run {run + 1} of {options.runs}", file=sys.stderr)
     summary = {}
     print(f"{Path(options.model).name}, {options.threads} threads, {options.runs} runs in turn, medians")
