@@ -9,10 +9,13 @@ use std::sync::Arc;
 use crate::decoder::Progress;
 use crate::tokenizer::Inner;
 
-/// Turns a row of tokens into text piece by piece. Control tokens add nothing.
+/// Turns a row of tokens into text piece by piece. Control tokens add nothing, unless they were named as ones to
+/// show.
 #[derive(Clone)]
 pub struct Detokenizer {
     tokenizer: Arc<Inner>,
+    /// Control tokens whose text is shown; few.
+    shown: Arc<[u32]>,
     progress: Progress,
     /// Bytes of an unfinished character.
     held: Vec<u8>,
@@ -20,15 +23,15 @@ pub struct Detokenizer {
 }
 
 impl Detokenizer {
-    pub(crate) fn new(tokenizer: Arc<Inner>) -> Self {
-        Self { tokenizer, progress: Progress::default(), held: Vec::new(), text: String::new() }
+    pub(crate) fn new(tokenizer: Arc<Inner>, shown: Arc<[u32]>) -> Self {
+        Self { tokenizer, shown, progress: Progress::default(), held: Vec::new(), text: String::new() }
     }
 
     /// Takes one token and returns the text that is complete now, never part of a character. An id beyond
     /// the vocabulary adds nothing.
     pub fn push(&mut self, id: u32) -> &str {
         self.text.clear();
-        if !self.tokenizer.is_hidden(id) {
+        if !self.tokenizer.is_hidden(id) || self.shown.contains(&id) {
             self.tokenizer.parts.decoder.write(id, &mut self.progress, &mut self.held);
             release(&mut self.held, &mut self.text);
         }

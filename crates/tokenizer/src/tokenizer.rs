@@ -304,7 +304,13 @@ impl Tokenizer {
     /// A decoder that takes the tokens of one text one by one.
     #[must_use]
     pub fn detokenizer(&self) -> Detokenizer {
-        Detokenizer::new(Arc::clone(&self.inner))
+        self.detokenizer_showing(Arc::default())
+    }
+
+    /// The same, which writes the text of these control tokens: the marks that a model sets in its answer.
+    #[must_use]
+    pub fn detokenizer_showing(&self, shown: Arc<[u32]>) -> Detokenizer {
+        Detokenizer::new(Arc::clone(&self.inner), shown)
     }
 
     /// Refuses by length alone what cannot fit.

@@ -183,6 +183,13 @@ fn streams_as_at_once(name: &str, tokenizer: &Tokenizer, ids: &[u32]) {
     }
     text.push_str(detokenizer.finish());
     assert_eq!(text, tokenizer.decode(ids, Specials::Skip), "{name} {ids:?}");
+    let mut detokenizer = tokenizer.detokenizer_showing(ids.into());
+    let mut text = String::new();
+    for id in ids {
+        text.push_str(detokenizer.push(*id));
+    }
+    text.push_str(detokenizer.finish());
+    assert_eq!(text, tokenizer.decode(ids, Specials::Show), "{name} {ids:?} with all of them shown");
 }
 
 #[test]
