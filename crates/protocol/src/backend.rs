@@ -134,6 +134,8 @@ pub trait Backend: Send + Sync {
     fn generate(&self, request: GenerateRequest) -> BoxFuture<'_, Result<DeltaStream, Error>>;
     /// Tokens of the prompt that this request would make.
     fn count(&self, request: GenerateRequest) -> BoxFuture<'_, Result<u32, Error>>;
+    /// The prompt that this request would make.
+    fn prompt(&self, request: GenerateRequest) -> BoxFuture<'_, Result<Vec<Token>, Error>>;
     /// The tokens of a text.
     fn tokenize(&self, request: TokenizeRequest) -> BoxFuture<'_, Result<Vec<Token>, Error>>;
     /// The text of tokens of a model, control tokens included.

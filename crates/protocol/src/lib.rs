@@ -11,6 +11,7 @@ mod event;
 mod fields;
 mod json;
 pub mod openai;
+mod places;
 mod request;
 pub mod workers_ai;
 
@@ -22,6 +23,7 @@ pub use backend::{
 pub use delta::{Delta, FinishReason, Logprobs, TokenLogprob, Usage};
 pub use error::{Error, ErrorKind};
 pub use event::{Event, StreamWriter};
+pub use places::Places;
 pub use request::{
     Content, GenerateRequest, Input, Message, Part, Prompt, ReasoningEffort, ResponseFormat, Role, Sampling,
     Tool, ToolCall, ToolChoice,

@@ -474,6 +474,10 @@ impl Backend for Local {
         async move { self.text(&request.model)?.count(request).await }.boxed()
     }
 
+    fn prompt(&self, request: GenerateRequest) -> BoxFuture<'_, Result<Vec<Token>, Error>> {
+        async move { self.text(&request.model)?.prompt(request).await }.boxed()
+    }
+
     fn tokenize(&self, request: TokenizeRequest) -> BoxFuture<'_, Result<Vec<Token>, Error>> {
         async move { self.text(&request.model)?.tokenize(request).await }.boxed()
     }

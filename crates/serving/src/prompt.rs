@@ -150,7 +150,9 @@ fn conversation(
     }
     let messages =
         messages.iter().enumerate().map(|(i, m)| message(i, m, template)).collect::<Result<_, _>>()?;
-    Ok(Conversation { messages, tools: None, variables, add_generation_prompt: true, now })
+    // Another name for what is asked of the prompt's end, as in vLLM.
+    let add_generation_prompt = variables.shift_remove("add_generation_prompt") != Some(Json::Bool(false));
+    Ok(Conversation { messages, tools: None, variables, add_generation_prompt, now })
 }
 
 fn message(i: usize, message: &Message, template: &ChatTemplate) -> Result<Map<String, Json>, Error> {

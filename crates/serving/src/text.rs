@@ -60,24 +60,42 @@ impl TextModel {
 
     /// Tokens of the prompt that a request would make.
     pub async fn count(self: Arc<Self>, request: GenerateRequest) -> Result<u32, Error> {
+        let count = self.with_prompt(request, |_, ids| Tokens::from(ids.len()).0);
+        count.await
+    }
+
+    /// The prompt that a request would make.
+    pub async fn prompt(self: Arc<Self>, request: GenerateRequest) -> Result<Vec<Token>, Error> {
+        self.with_prompt(request, |this, ids| this.shown(ids)).await
+    }
+
+    async fn with_prompt<T: Send + 'static>(
+        self: Arc<Self>,
+        request: GenerateRequest,
+        then: impl FnOnce(&Self, Vec<u32>) -> T + Send + 'static,
+    ) -> Result<T, Error> {
         prompt::check(&request)?;
-        let count = tokio::task::spawn_blocking(move || {
+        let made = tokio::task::spawn_blocking(move || {
             let namespace = self.namespace(&request);
-            prompt::tokens(&request, &self.prompt_model(), namespace, self.clock.unix_seconds())
+            let ids = prompt::tokens(&request, &self.prompt_model(), namespace, self.clock.unix_seconds())?;
+            Ok(then(&self, ids))
         });
-        let ids = count.await.map_err(|_| Error::new(ErrorKind::Internal, "preparing the prompt failed"))?;
-        Ok(Tokens::from(ids?.len()).0)
+        made.await.map_err(|_| Error::new(ErrorKind::Internal, "preparing the prompt failed"))?
     }
 
     /// The tokens of a text.
     pub async fn tokenize(self: Arc<Self>, request: TokenizeRequest) -> Result<Vec<Token>, Error> {
         let tokens = tokio::task::spawn_blocking(move || {
             let ids = self.tokenizer.encode(&[Piece::Trusted(&request.text)], None).unwrap_or_default();
-            let ids = if request.add_special { self.tokenizer.add_special(ids) } else { ids };
-            let text = |id| String::from_utf8_lossy(self.tokenizer.token_bytes(id)).into_owned();
-            ids.into_iter().map(|id| Token { id, text: text(id) }).collect()
+            self.shown(if request.add_special { self.tokenizer.add_special(ids) } else { ids })
         });
         tokens.await.map_err(|_| Error::new(ErrorKind::Internal, "tokenizing the text failed"))
+    }
+
+    /// Tokens with their texts.
+    fn shown(&self, ids: Vec<u32>) -> Vec<Token> {
+        let text = |id| String::from_utf8_lossy(self.tokenizer.token_bytes(id)).into_owned();
+        ids.into_iter().map(|id| Token { id, text: text(id) }).collect()
     }
 
     /// The text of tokens, control tokens included.

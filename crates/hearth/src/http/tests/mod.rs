@@ -130,6 +130,14 @@ impl Backend for Handle {
         })
     }
 
+    fn prompt(&self, request: GenerateRequest) -> BoxFuture<'_, Result<Vec<Token>, Error>> {
+        let Input::Chat(messages) = &request.input else { panic!("a conversation") };
+        let text: Vec<String> = messages.iter().map(|message| message.content.joined_text()).collect();
+        let tokens = words(&text.join(" ")).into_iter().map(|text| Token { id: text.len() as u32, text });
+        let tokens = tokens.collect();
+        Box::pin(async move { Ok(tokens) })
+    }
+
     fn tokenize(&self, request: TokenizeRequest) -> BoxFuture<'_, Result<Vec<Token>, Error>> {
         let special = request.add_special.then(|| Token { id: 1, text: "<s>".to_owned() });
         let tokens = words(&request.text).into_iter().map(|text| Token { id: text.len() as u32, text });
