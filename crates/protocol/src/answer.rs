@@ -42,7 +42,7 @@ impl Answer {
     /// Takes in a delta. One that names a choice or call outside the answer is dropped.
     pub fn push(&mut self, delta: Delta) {
         match delta {
-            Delta::Started => {}
+            Delta::Started { .. } => {}
             Delta::PromptLogprobs(logprobs) => {
                 self.prompt_logprobs.get_or_insert_default().extend(logprobs);
             }

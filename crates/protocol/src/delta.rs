@@ -2,13 +2,19 @@
 //!
 //! Order per choice: any number of `Text`, `Reasoning`, `ToolCall*`, `MalformedCall`, then exactly one `Finish`. `Started` comes first,
 //! `Usage` comes once and last. A stream that ends without `Usage` was cut. `PromptLogprobs` may come in several
-//! pieces, all of them before the first delta of a choice.
+//! pieces, all of them before the first delta of a choice. A call's arguments all come before anything else of its choice
+//! begins, so that a dialect can write one thing after the other.
 
 /// A piece of an answer.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Delta {
-    /// The request was admitted.
-    Started,
+    /// The request was admitted and its prompt is being read.
+    Started {
+        /// Tokens of the prompt.
+        prompt_tokens: u32,
+        /// Of these, found in the prefix cache.
+        cached_tokens: u32,
+    },
     /// Log-probabilities of the prompt's tokens, one entry each. The first token has an entry too, whose
     /// `logprob` is NaN and whose `top` is empty: nothing stands before it.
     PromptLogprobs(Vec<Logprobs>),

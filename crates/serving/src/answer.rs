@@ -97,7 +97,8 @@ impl Answer {
         match event {
             EventKind::Started { cached } => {
                 self.usage.cached_tokens = cached.0;
-                self.ready.push_back(Ok(Delta::Started));
+                let Usage { prompt_tokens, cached_tokens, .. } = self.usage;
+                self.ready.push_back(Ok(Delta::Started { prompt_tokens, cached_tokens }));
             }
             EventKind::PromptLogprobs { entries, .. } => self.prompt_logprobs(&entries),
             EventKind::Token { choice, id, logprobs } => {

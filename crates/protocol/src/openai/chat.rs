@@ -327,7 +327,7 @@ impl StreamWriter for ChunkWriter {
     fn delta(&mut self, _source: usize, delta: Delta) -> Vec<Event> {
         let mut events = self.start();
         match &delta {
-            Delta::Started | Delta::PromptLogprobs(_) | Delta::MalformedCall { .. } => {}
+            Delta::Started { .. } | Delta::PromptLogprobs(_) | Delta::MalformedCall { .. } => {}
             Delta::Usage(usage) => self.usage = *usage,
             Delta::Text { choice, text, logprobs } => {
                 let delta = WireDelta { content: Some(text), ..WireDelta::default() };

@@ -390,7 +390,7 @@ impl StreamWriter for ChunkWriter {
     fn delta(&mut self, source: usize, delta: Delta) -> Vec<Event> {
         match delta {
             // Raw prompts have neither thoughts nor tool calls.
-            Delta::Started
+            Delta::Started { .. }
             | Delta::Reasoning { .. }
             | Delta::ToolCallStart { .. }
             | Delta::ToolCallArguments { .. }

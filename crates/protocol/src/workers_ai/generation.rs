@@ -167,7 +167,7 @@ pub struct FrameWriter {
 impl StreamWriter for FrameWriter {
     fn delta(&mut self, _source: usize, delta: Delta) -> Vec<Event> {
         let frame = match &delta {
-            Delta::Started | Delta::PromptLogprobs(_) | Delta::MalformedCall { .. } => return Vec::new(),
+            Delta::Started { .. } | Delta::PromptLogprobs(_) | Delta::MalformedCall { .. } => return Vec::new(),
             Delta::Text { text, .. } if text.is_empty() => return Vec::new(),
             Delta::Text { text, .. } => to_json(&Frame { response: text, ..Frame::default() }),
             Delta::Reasoning { text, .. } => {
@@ -277,7 +277,7 @@ mod tests {
         let mut writer = FrameWriter::default();
         let mut events = Vec::new();
         for delta in [
-            Delta::Started,
+            Delta::Started { prompt_tokens: 3, cached_tokens: 2 },
             Delta::Text { choice: 0, text: "hé".to_owned(), logprobs: Vec::new() },
             Delta::ToolCallStart { choice: 0, index: 0, id: "c".to_owned(), name: "add".to_owned() },
             Delta::ToolCallArguments { choice: 0, index: 0, arguments: "{\"a\":".to_owned() },

@@ -250,7 +250,7 @@ pub async fn say(backend: &dyn Backend, request: GenerateRequest) -> Result<Said
         assert!(said.usage.is_none() && said.error.is_none(), "nothing comes after the end");
         match delta {
             Err(error) => said.error = Some(error),
-            Ok(Delta::Started) => assert!(said.texts.iter().all(String::is_empty), "started comes first"),
+            Ok(Delta::Started { .. }) => assert!(said.texts.iter().all(String::is_empty), "started comes first"),
             Ok(Delta::PromptLogprobs(entries)) => said.prompt_logprobs.extend(entries),
             Ok(Delta::Text { choice, text, logprobs }) => {
                 assert!(said.finishes[choice as usize].is_empty(), "no text after the finish");

@@ -139,7 +139,7 @@ async fn generate(backend: &dyn Backend, request: GenerateRequest, sink: Sink<'_
             }
             Delta::Finish { reason, .. } => cut = reason == FinishReason::Length,
             Delta::Usage(told) => usage = Some(told),
-            Delta::Started
+            Delta::Started { .. }
             | Delta::PromptLogprobs(_)
             | Delta::ToolCallStart { .. }
             | Delta::MalformedCall { .. }

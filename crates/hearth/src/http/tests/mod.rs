@@ -48,6 +48,9 @@ impl Drop for Watched {
 /// The handle that the server gets.
 struct Handle(Arc<Fake>);
 
+/// What an answer that the test tells begins with.
+const STARTED: Delta = Delta::Started { prompt_tokens: 1, cached_tokens: 1 };
+
 fn text(choice: u32, text: &str) -> Delta {
     Delta::Text { choice, text: text.to_owned(), logprobs: Vec::new() }
 }
@@ -94,16 +97,16 @@ impl Backend for Handle {
                 "toolless" => return Err(Error::new(ErrorKind::Unsupported, "no tools here").at("tools")),
                 "long" => return Err(Error::new(ErrorKind::ContextLength, "10 tokens, at most 5")),
                 "panic" => panic!("told to"),
-                "panic later" => stream::iter([Ok(Delta::Started)])
+                "panic later" => stream::iter([Ok(STARTED)])
                     .chain(stream::once(async { panic!("told to") }))
                     .boxed(),
                 "fail later" => {
                     let error = Error::new(ErrorKind::Unavailable, "the engine failed");
-                    stream::iter([Ok(Delta::Started), Ok(text(0, "one")), Err(error)]).boxed()
+                    stream::iter([Ok(STARTED), Ok(text(0, "one")), Err(error)]).boxed()
                 }
-                "cut" => stream::iter([Ok(Delta::Started), Ok(text(0, "one"))]).boxed(),
+                "cut" => stream::iter([Ok(STARTED), Ok(text(0, "one"))]).boxed(),
                 "hang" => {
-                    stream::iter([Ok(Delta::Started), Ok(text(0, "one"))]).chain(stream::pending()).boxed()
+                    stream::iter([Ok(STARTED), Ok(text(0, "one"))]).chain(stream::pending()).boxed()
                 }
                 "told" => {
                     let receiver = fake.told.lock().unwrap().take().unwrap();
@@ -168,7 +171,7 @@ impl Backend for Handle {
 }
 
 fn echo(request: &GenerateRequest, prompt: &str) -> Vec<Delta> {
-    let mut deltas = vec![Delta::Started];
+    let mut deltas = vec![Delta::Started { prompt_tokens: words(prompt).len() as u32, cached_tokens: 1 }];
     if request.prompt_logprobs.is_some() {
         deltas.push(Delta::PromptLogprobs(words(prompt).iter().map(|word| token(word)).collect()));
     }

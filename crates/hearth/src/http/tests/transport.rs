@@ -14,7 +14,7 @@ async fn each_event_arrives_alone_and_before_the_next_is_made() {
     wire.request("POST", CHAT, &[], chat("told", r#","stream":true"#).as_bytes()).await;
     assert_eq!(wire.head().await.0, 200);
     // Nothing is said before what came earlier has arrived.
-    tell.send(Ok(Delta::Started)).await.unwrap();
+    tell.send(Ok(STARTED)).await.unwrap();
     assert!(wire.chunk().await.contains(r#""role":"assistant""#));
     for word in ["one", " zwei", " três", " 四"] {
         tell.send(Ok(text(0, word))).await.unwrap();
@@ -317,7 +317,7 @@ async fn shutdown_lets_running_requests_end_and_then_cuts_the_rest() {
     let mut wire = server.connect().await;
     wire.request("POST", CHAT, &[], chat("told", "").as_bytes()).await;
     // The second is taken in only after the first was read: the request runs.
-    tell.send(Ok(Delta::Started)).await.unwrap();
+    tell.send(Ok(STARTED)).await.unwrap();
     tell.send(Ok(text(0, "late"))).await.unwrap();
     server.stop.send(()).unwrap();
     tell.send(Ok(usage(1, 1))).await.unwrap();

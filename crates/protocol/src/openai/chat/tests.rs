@@ -299,7 +299,7 @@ fn what_is_not_built_is_refused_by_name() {
 #[test]
 fn tool_calls_are_written_in_pieces_and_whole() {
     let deltas = [
-        Delta::Started,
+        Delta::Started { prompt_tokens: 3, cached_tokens: 2 },
         Delta::Reasoning { choice: 0, text: "hm".to_owned() },
         Delta::ToolCallStart { choice: 0, index: 0, id: "c1".to_owned(), name: "look".to_owned() },
         Delta::ToolCallArguments { choice: 0, index: 0, arguments: "{\"x\":".to_owned() },
@@ -467,7 +467,7 @@ proptest! {
         let asked = Asked { choices: 1, logprobs: false, include_usage: true };
         let mut chunks = ChunkWriter::new(head.clone(), asked);
         let mut frames = crate::workers_ai::generation::FrameWriter::default();
-        let (mut events, mut native) = (chunks.delta(0, Delta::Started), Vec::new());
+        let (mut events, mut native) = (chunks.delta(0, Delta::Started { prompt_tokens: 3, cached_tokens: 2 }), Vec::new());
         let mut answer = Answer::new(1);
         for piece in cuts.windows(2) {
             let delta = Delta::Text { choice: 0, text: text[piece[0]..piece[1]].to_owned(), logprobs: Vec::new() };

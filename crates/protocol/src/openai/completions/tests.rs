@@ -92,7 +92,7 @@ fn answers(more: &Value, deltas: &[Delta]) -> (Value, Vec<Value>) {
 #[test]
 fn offsets_count_characters_of_the_echoed_text() {
     let deltas = [
-        Delta::Started,
+        Delta::Started { prompt_tokens: 3, cached_tokens: 2 },
         // A begin token and a leading space do not stand in the prompt's text.
         Delta::PromptLogprobs(vec![entry(b"<s>"), entry(" é".as_bytes())]),
         Delta::PromptLogprobs(vec![entry(b" b")]),
@@ -119,7 +119,7 @@ fn offsets_count_characters_of_the_echoed_text() {
 #[test]
 fn token_ids_are_echoed_by_their_text() {
     let deltas = [
-        Delta::Started,
+        Delta::Started { prompt_tokens: 3, cached_tokens: 2 },
         Delta::PromptLogprobs(vec![entry(b"h\xc3"), entry(b"\xa9")]),
         Delta::Finish { choice: 0, reason: FinishReason::Length, stop_text: None },
         Delta::Usage(Usage::default()),
@@ -132,7 +132,7 @@ fn token_ids_are_echoed_by_their_text() {
 #[test]
 fn prompt_logprobs_come_in_the_choice() {
     let deltas = [
-        Delta::Started,
+        Delta::Started { prompt_tokens: 3, cached_tokens: 2 },
         Delta::PromptLogprobs(vec![entry(b"a")]),
         Delta::Text { choice: 0, text: "b".to_owned(), logprobs: Vec::new() },
         Delta::Usage(Usage::default()),
