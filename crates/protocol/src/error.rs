@@ -29,6 +29,8 @@ pub enum ErrorKind {
     ModelNotFound,
     /// No such route.
     RouteNotFound,
+    /// Something kept that the caller names, such as an earlier response, is not here.
+    NotFound,
     /// The route exists but not for this method.
     MethodNotAllowed,
     /// Something the caller asked for is not built.
@@ -59,7 +61,7 @@ impl ErrorKind {
             Self::InvalidRequest | Self::Malformed | Self::ContextLength | Self::Unsupported => 400,
             Self::Unauthorized => 401,
             Self::Forbidden => 403,
-            Self::ModelNotFound | Self::RouteNotFound => 404,
+            Self::ModelNotFound | Self::RouteNotFound | Self::NotFound => 404,
             Self::MethodNotAllowed => 405,
             Self::Timeout => 408,
             Self::TooLarge => 413,

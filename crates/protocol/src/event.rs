@@ -1,6 +1,6 @@
 //! Server-sent events as the dialects write them. Framing into HTTP is the server's business.
 
-use crate::Delta;
+use crate::{Delta, Error};
 
 /// One server-sent event.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,10 +31,14 @@ impl Event {
 /// Writes an answer as events in one dialect.
 ///
 /// A request of the caller may be several canonical ones (a completion of many prompts); `source` counts them.
-/// The event of an error is not its business: it depends on the path, as the body of an error does.
 pub trait StreamWriter: Send {
     /// Writes one delta.
     fn delta(&mut self, source: usize, delta: Delta) -> Vec<Event>;
     /// Ends the answer. Called once, after every source gave its usage.
     fn finish(&mut self) -> Vec<Event>;
+    /// Ends an answer that failed, in dialects whose streams have events for that. `None` leaves it to the server,
+    /// which writes the error as the path wants it.
+    fn fail(&mut self, _error: &Error) -> Option<Vec<Event>> {
+        None
+    }
 }

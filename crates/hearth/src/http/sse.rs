@@ -108,7 +108,10 @@ impl Events {
     /// Ends all answers: the status is long sent, so the error is the last event.
     fn fail(&mut self, error: &Error) {
         tracing::warn!(%error, "a stream failed");
-        self.ready.push_back(Event::data(self.dialect.event(error)));
+        match self.writer.fail(error) {
+            Some(events) => self.ready.extend(events),
+            None => self.ready.push_back(Event::data(self.dialect.event(error))),
+        }
         self.running = 0;
         self.deltas.clear();
     }

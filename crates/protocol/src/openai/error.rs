@@ -13,6 +13,7 @@ pub const fn names(kind: ErrorKind) -> (&'static str, Option<&'static str>) {
         ErrorKind::ContextLength => ("invalid_request_error", Some("context_length_exceeded")),
         ErrorKind::ModelNotFound => ("invalid_request_error", Some("model_not_found")),
         ErrorKind::RouteNotFound => ("invalid_request_error", Some("unknown_url")),
+        ErrorKind::NotFound => ("invalid_request_error", Some("not_found")),
         ErrorKind::MethodNotAllowed => ("invalid_request_error", Some("method_not_supported")),
         ErrorKind::Unsupported => ("invalid_request_error", Some("unsupported_parameter")),
         ErrorKind::Unauthorized => ("invalid_request_error", Some("invalid_api_key")),

@@ -15,7 +15,7 @@ pub const fn code(kind: ErrorKind) -> u32 {
         ErrorKind::Malformed | ErrorKind::UnsupportedEncoding => 3003,
         ErrorKind::ContextLength => 5021,
         ErrorKind::ModelNotFound => 5007,
-        ErrorKind::RouteNotFound => 7000,
+        ErrorKind::RouteNotFound | ErrorKind::NotFound => 7000,
         ErrorKind::MethodNotAllowed => 7001,
         ErrorKind::Unauthorized => 10000,
         ErrorKind::Forbidden => 9109,
@@ -35,6 +35,7 @@ pub const fn status(kind: ErrorKind) -> u16 {
         | ErrorKind::Malformed
         | ErrorKind::ContextLength
         | ErrorKind::RouteNotFound
+        | ErrorKind::NotFound
         | ErrorKind::MethodNotAllowed
         | ErrorKind::Unsupported
         | ErrorKind::Unauthorized
@@ -53,9 +54,10 @@ fn message(error: &Error) -> String {
     match error.kind {
         ErrorKind::Unauthorized => "Authentication error".to_owned(),
         ErrorKind::Overloaded => format!("AiError: {CAPACITY}"),
-        ErrorKind::RouteNotFound | ErrorKind::MethodNotAllowed | ErrorKind::Forbidden => {
-            error.message.clone()
-        }
+        ErrorKind::RouteNotFound
+        | ErrorKind::NotFound
+        | ErrorKind::MethodNotAllowed
+        | ErrorKind::Forbidden => error.message.clone(),
         ErrorKind::InvalidRequest
         | ErrorKind::Malformed
         | ErrorKind::ContextLength
