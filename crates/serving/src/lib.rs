@@ -25,6 +25,7 @@ mod source;
 pub mod stop;
 pub mod template;
 mod text;
+mod tools;
 
 pub use local::{LoadError, Local, LocalConfig, ModelSource, ModelStats, TextParts};
 pub use models::LoadFormat;
