@@ -6,7 +6,7 @@
 Seeded questions of BFCL's categories simple_python, multiple and parallel go to `/v1/chat/completions` as BFCL's own handler
 for OpenAI's API sends them (its conversion of function documents to tools, its messages), greedy. Tool calls are judged by BFCL's
 own AST checker, as its runner does for models with native function calling; a call that stays in the content is no call.
-The request adds only what both servers need to do the same: `tool_choice: auto`, a bound on the answer, and
+The request adds only what both servers need to do the same: `tool_choice`, a bound on the answer, and
 `parallel_tool_calls: true` where several calls are asked for.
 
 Beside the verdicts: whether each answer parses, which means no HTTP error, a finish reason that fits, and for each call the name
@@ -70,9 +70,9 @@ class Question:
         self.functions = judged["function"]
         self.truth = truth["ground_truth"]
 
-    def body(self, max_tokens):
-        body = {"model": "m", "messages": self.messages, "tools": self.tools, "tool_choice": "auto",
-                "temperature": 0, "max_tokens": max_tokens}
+    def body(self, options):
+        body = {"model": "m", "messages": self.messages, "tools": self.tools, "tool_choice": options.tool_choice,
+                "temperature": 0, "max_tokens": options.max_tokens}
         if self.category == "parallel":
             body["parallel_tool_calls"] = True
         return body
@@ -87,13 +87,13 @@ def questions(bfcl, category, seed, count):
     return [Question(bfcl, category, asked[i], judged[i], truth[asked[i]["id"]]) for i in picks]
 
 
-def ask(base, question, max_tokens, timeout):
+def ask(base, question, options):
     """The server's answer as it came: status and body."""
-    request = urllib.request.Request(f"{base}/v1/chat/completions", json.dumps(question.body(max_tokens)).encode(),
+    request = urllib.request.Request(f"{base}/v1/chat/completions", json.dumps(question.body(options)).encode(),
                                      {"content-type": "application/json"})
     started = time.perf_counter()
     try:
-        with urllib.request.urlopen(request, timeout=timeout) as response:
+        with urllib.request.urlopen(request, timeout=options.timeout) as response:
             status, text = response.status, response.read().decode()
     except urllib.error.HTTPError as error:
         status, text = error.code, error.read().decode(errors="replace")
@@ -193,7 +193,7 @@ def collect(name, start, asked, answers, options):
     server = start()
     try:
         for n, question in enumerate(todo, 1):
-            answer = ask(server.base, question, options.max_tokens, options.timeout)
+            answer = ask(server.base, question, options)
             answers.add(answer)
             print(f"{name}: {n} of {len(todo)}, {question.id}, {answer['seconds']:.1f} s", file=sys.stderr, flush=True)
     finally:
@@ -262,6 +262,8 @@ def main():
     parser.add_argument("--count", type=int, default=100, help="questions sampled of each category")
     parser.add_argument("--limit", type=int, help="ask only the first N of each sample")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--tool-choice", choices=["auto", "required"], default="auto",
+                        help="required: both servers force a call, which shows the model's choice of values where its habits of form hide it")
     parser.add_argument("--max-tokens", type=int, default=1024)
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--timeout", type=float, default=3600, help="seconds for one answer")
@@ -274,8 +276,8 @@ def main():
 
     bfcl = load_bfcl()
     asked = {c: questions(bfcl, c, options.seed, options.count)[:options.limit] for c in options.categories.split(",")}
-    settings = {"model": Path(options.model).name, "sha256": sha256(options.model), "seed": options.seed, "max_tokens": options.max_tokens,
-                "bfcl_eval": importlib.metadata.version("bfcl-eval")}
+    settings = {"model": Path(options.model).name, "sha256": sha256(options.model), "seed": options.seed, "tool_choice": options.tool_choice,
+                "max_tokens": options.max_tokens, "bfcl_eval": importlib.metadata.version("bfcl-eval")}
     runs = {
         "hearth": lambda: Running(options.url) if options.url else servers.Hearth(options.hearth, options.model, options.threads),
         "llama.cpp": lambda: servers.LlamaCpp(options.model, options.threads),
@@ -284,7 +286,7 @@ def main():
     verdicts = {}
     for name, start in runs.items():
         # The answers of a server that is not asked now are those of an earlier run.
-        answers = Answers(options.answers / f"{name}.jsonl", settings, options.resume or name == left_out)
+        answers = Answers(options.answers / f"{name}-{options.tool_choice}.jsonl", settings, options.resume or name == left_out)
         if name != left_out:
             collect(name, start, asked, answers, options)
         rows = {c: [judge(bfcl, q, answers.kept[q.id]) for q in qs if q.id in answers.kept] for c, qs in asked.items()}
@@ -294,7 +296,7 @@ def main():
             print(f"{name} was not asked all of this; it is left out", file=sys.stderr)
 
     summaries = {name: {**{c: summarise(v) for c, v in rows.items()}, "all": summarise(sum(rows.values(), []))} for name, rows in verdicts.items()}
-    print(f"{settings['model']}, BFCL {settings['bfcl_eval']}, seed {options.seed}, greedy, at most {options.max_tokens} tokens an answer")
+    print(f"{settings['model']}, BFCL {settings['bfcl_eval']}, seed {options.seed}, tool_choice {options.tool_choice}, greedy, at most {options.max_tokens} tokens an answer")
     table(summaries)
     passed, ahead = None, None
     if len(summaries) == 2:
