@@ -35,15 +35,34 @@ impl TokenMask {
     }
 }
 
-/// Limits what a sequence may say next. The engine calls `mask` before each sampled token and
-/// `accept` after it; `roll_back` undoes accepted tokens when drafts are dropped.
+/// How a constraint stands after the tokens it has accepted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// Tokens may follow; a stop token may be among them.
+    Open,
+    /// The answer is whole and nothing can follow but its end.
+    Ended,
+    /// The constraint cannot say what may follow. The answer ends as failed; it never goes on unconstrained.
+    Failed,
+}
+
+/// Limits what a sequence may say next. The engine calls `accept` for each token of the answer but a stop
+/// token that ends it, asks `standing` and `forced` after it, and `mask` before a token is sampled;
+/// `roll_back` undoes accepted tokens when drafts are dropped.
+///
+/// All stop tokens of the request should be allowed exactly where the answer may end.
 pub trait Constraint: Send {
-    /// Adds the allowed next tokens to `allowed`, which comes empty. An empty answer ends the sequence.
-    fn mask(&mut self, allowed: &mut TokenMask);
+    /// Adds the allowed next tokens to `allowed`, which comes empty. Unless the answer is `Open`, what was
+    /// added means nothing.
+    fn mask(&mut self, allowed: &mut TokenMask) -> Standing;
     /// Tells that this token was appended.
     fn accept(&mut self, token: u32);
     /// Takes the last `n` accepted tokens back.
     fn roll_back(&mut self, n: usize);
     /// Tokens that must come next whatever the model says; appended to `out`.
     fn forced(&mut self, out: &mut Vec<u32>);
+    /// How it stands. An answer that has ended then ends without a stop token, which saves a step.
+    fn standing(&mut self) -> Standing {
+        Standing::Open
+    }
 }

@@ -16,7 +16,7 @@ mod sequence;
 mod stats;
 
 pub use budget::{KvBudget, Waker};
-pub use constraint::{Constraint, TokenMask};
+pub use constraint::{Constraint, Standing, TokenMask};
 pub use engine::{Activity, Config, Engine, Error};
 pub use request::{
     AdmitError, Event, EventKind, FinishReason, Request, Sampling, TokenChoice, TokenLogprobs, Usage,

@@ -3,7 +3,7 @@
 use crate::engine::Engine;
 use crate::sampler::{Choice, History, Sampler, logprobs};
 use crate::sequence::{InFlight, NEVER, Sequence};
-use crate::{Event, EventKind, FinishReason, TokenLogprobs};
+use crate::{Event, EventKind, FinishReason, Standing, TokenLogprobs};
 use base::Tokens;
 
 /// Chooses tokens for all sequences of the step and reports them. `logits` are the wanted rows, in order.
@@ -50,7 +50,7 @@ impl Answer<'_> {
     /// Appends what comes after the last token: tokens that the constraint forces, or else a chosen one
     /// and what it forces.
     fn extend(&mut self, logits: &[f32], sampler: &mut Sampler, forced: &mut Vec<u32>) {
-        if self.extend_forced(forced) {
+        if self.extend_forced(forced) || self.ends_here() {
             return;
         }
         let position = self.sequence.tokens.len();
@@ -63,6 +63,7 @@ impl Answer<'_> {
                 self.extend_forced(forced);
             }
             Choice::Nothing => self.sequence.ending = Some(FinishReason::Stop),
+            Choice::Stuck => self.sequence.ending = Some(FinishReason::ConstraintFailed),
             Choice::Invalid => self.sequence.ending = Some(FinishReason::Failed),
         }
     }
@@ -87,6 +88,18 @@ impl Answer<'_> {
         any
     }
 
+    /// Whether the answer ends without a further token, since its constraint says so.
+    fn ends_here(&mut self) -> bool {
+        let standing = self.sequence.constraint.as_mut().map_or(Standing::Open, |c| c.standing());
+        let reason = match standing {
+            Standing::Open => return false,
+            Standing::Ended => FinishReason::Stop,
+            Standing::Failed => FinishReason::ConstraintFailed,
+        };
+        self.sequence.ending = Some(reason);
+        true
+    }
+
     /// Appends a token of the answer.
     fn push(&mut self, id: u32) {
         self.request.usage.completion += Tokens(1);
@@ -101,7 +114,8 @@ impl Answer<'_> {
         if self.sequence.owed == NEVER {
             self.send(id, None);
         }
-        if self.sequence.tokens.len() >= self.sequence.limit {
+        // A whole answer is whole even where it has all the tokens it may have.
+        if !self.ends_here() && self.sequence.tokens.len() >= self.sequence.limit {
             self.sequence.ending = Some(FinishReason::Length);
         }
     }

@@ -93,12 +93,15 @@ pub struct TokenLogprobs {
 /// Why an answer ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FinishReason {
-    /// A stop token.
+    /// A stop token, or a constraint after which nothing can follow.
     Stop,
     /// `max_tokens` or the context's end.
     Length,
     /// The engine failed; the same request may be tried again.
     Failed,
+    /// The constraint could not say what may follow, or all that it allows is banned. Trying again does not
+    /// help.
+    ConstraintFailed,
 }
 
 /// What a request has used, over all its choices.

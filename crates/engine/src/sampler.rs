@@ -9,15 +9,17 @@
 //!
 //! A NaN counts as impossible. Nothing here panics on what a model or a caller gives.
 
-use crate::{Constraint, Sampling, TokenChoice, TokenLogprobs, TokenMask};
+use crate::{Constraint, Sampling, Standing, TokenChoice, TokenLogprobs, TokenMask};
 
 /// The outcome for one row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Choice {
     /// The next token.
     Token(u32),
-    /// Constraint and bans leave nothing.
+    /// The constraint says that the answer ends here; or, without one, the bans leave nothing.
     Nothing,
+    /// The constraint failed, or the bans leave nothing of what it allows.
+    Stuck,
     /// The model's logits have no number in them.
     Invalid,
 }
@@ -91,12 +93,18 @@ impl Sampler {
                 *logit = if bias <= BAN { f32::NEG_INFINITY } else { *logit + bias };
             }
         }
+        let constrained = constraint.is_some();
         if let Some(constraint) = constraint {
             self.mask.clear();
-            constraint.mask(&mut self.mask);
-            forbid(&mut self.work, self.mask.words_mut());
+            match constraint.mask(&mut self.mask) {
+                Standing::Open => forbid(&mut self.work, self.mask.words_mut()),
+                Standing::Ended => return Choice::Nothing,
+                Standing::Failed => return Choice::Stuck,
+            }
         }
-        let Some(best) = argmax(&self.work) else { return Choice::Nothing };
+        let Some(best) = argmax(&self.work) else {
+            return if constrained { Choice::Stuck } else { Choice::Nothing };
+        };
         if greedy || sampling.top_k == Some(1) {
             return Choice::Token(best);
         }
@@ -387,7 +395,9 @@ mod tests {
         let mut order: Vec<u32> =
             (0..l.len() as u32).filter(|id| l[*id as usize] > f32::NEG_INFINITY).collect();
         order.sort_by(|a, b| l[*b as usize].partial_cmp(&l[*a as usize]).unwrap().then(a.cmp(b)));
-        let Some(best) = order.first().copied() else { return Choice::Nothing };
+        let Some(best) = order.first().copied() else {
+            return if allowed.is_some() { Choice::Stuck } else { Choice::Nothing };
+        };
         if sampling.temperature <= 0.0 || sampling.top_k == Some(1) {
             return Choice::Token(best);
         }
@@ -422,8 +432,9 @@ mod tests {
     struct Only(Vec<u32>);
 
     impl Constraint for Only {
-        fn mask(&mut self, allowed: &mut TokenMask) {
+        fn mask(&mut self, allowed: &mut TokenMask) -> Standing {
             self.0.iter().for_each(|id| allowed.allow(*id));
+            Standing::Open
         }
         fn accept(&mut self, _: u32) {}
         fn roll_back(&mut self, _: usize) {}
@@ -551,6 +562,35 @@ mod tests {
             assert_eq!(choice, Choice::Invalid);
             let banned = Sampling { logit_bias: (0..3).map(|id| (id, -100.0)).collect(), ..sampling };
             assert_eq!(sampler.choose(&[1.0; 3], &banned, NO_HISTORY, None, 0.5), Choice::Nothing);
+        }
+    }
+
+    #[test]
+    fn a_constraint_may_end_or_fail_where_it_should_allow() {
+        struct Always(Standing);
+        impl Constraint for Always {
+            fn mask(&mut self, allowed: &mut TokenMask) -> Standing {
+                allowed.allow(1);
+                self.0
+            }
+            fn accept(&mut self, _: u32) {}
+            fn roll_back(&mut self, _: usize) {}
+            fn forced(&mut self, _: &mut Vec<u32>) {}
+        }
+        let mut sampler = Sampler::new(3);
+        for temperature in [0.0, 1.0] {
+            let sampling = Sampling { temperature, ..Sampling::default() };
+            let banned = Sampling { logit_bias: vec![(1, -100.0)], ..sampling.clone() };
+            for (standing, sampling, expected) in [
+                (Standing::Open, &sampling, Choice::Token(1)),
+                (Standing::Ended, &sampling, Choice::Nothing),
+                (Standing::Failed, &sampling, Choice::Stuck),
+                (Standing::Open, &banned, Choice::Stuck),
+            ] {
+                let choice =
+                    sampler.choose(&[5.0, 1.0, 2.0], sampling, NO_HISTORY, Some(&mut Always(standing)), 0.5);
+                assert_eq!(choice, expected, "{standing:?} {sampling:?}");
+            }
         }
     }
 

@@ -226,7 +226,7 @@ fn forced_tokens_are_answer_tokens_and_count() {
 }
 
 #[test]
-fn an_empty_mask_ends_the_answer() {
+fn a_constraint_that_says_so_when_asked_for_a_mask_ends_the_answer() {
     let mut engine = engine(64, Config::default());
     let constraint = Alternate { end: 4, ..Alternate::default() };
     let wanted = Request { constraints: vec![Box::new(constraint)], ..request(0, text(1, 10), 40) };

@@ -11,7 +11,7 @@ use base::{Bytes, Namespace, RequestId, Tokens, rng};
 use device::{Batch, DeviceError, KvGroup, KvReach, KvSpec, PAGE_TOKENS, PageId};
 use engine::{
     Activity, Config, Constraint, Engine, Event, EventKind, FinishReason, KvBudget, Request, Sampling,
-    TokenLogprobs, TokenMask, Usage,
+    Standing, TokenLogprobs, TokenMask, Usage,
 };
 use models::{LanguageModel, ModelSpec};
 use std::collections::HashMap;
@@ -164,11 +164,13 @@ pub struct Alternate {
 }
 
 impl Constraint for Alternate {
-    fn mask(&mut self, allowed: &mut TokenMask) {
-        if self.accepted.len() < self.end {
-            let class = self.accepted.len() as u32 % 2;
-            (0..VOCAB).filter(|id| id % 2 == class).for_each(|id| allowed.allow(id));
+    fn mask(&mut self, allowed: &mut TokenMask) -> Standing {
+        if self.accepted.len() >= self.end {
+            return Standing::Ended;
         }
+        let class = self.accepted.len() as u32 % 2;
+        (0..VOCAB).filter(|id| id % 2 == class).for_each(|id| allowed.allow(id));
+        Standing::Open
     }
 
     fn accept(&mut self, token: u32) {
