@@ -21,6 +21,7 @@ pub mod memory;
 pub mod metrics;
 mod pace;
 mod prompt;
+mod script;
 mod source;
 pub mod stop;
 pub mod template;
@@ -29,4 +30,5 @@ mod tools;
 
 pub use local::{LoadError, Local, LocalConfig, ModelSource, ModelStats, TextParts};
 pub use models::LoadFormat;
+pub use script::{ScriptError, open_script_tokenizer};
 pub use source::open_tokenizer;

@@ -4,12 +4,14 @@
 
 use crate::driver::{Driver, Rebuild};
 use crate::embed::{Embedder, Reload};
+use crate::grammar::Grammars;
 use crate::inbox::{Inbox, unavailable};
 use crate::memory::TurnMemory;
 use crate::metrics::{Metrics, RequestStats};
+use crate::script::{Cues, Script, ScriptError};
 use crate::template::{ChatTemplate, ControlTexts};
 use crate::text::TextModel;
-use crate::{machine, source};
+use crate::{machine, source, tools};
 use base::{Bytes, Clock, Price, RequestId, Tokens};
 use engine::{Engine, KvBudget};
 use futures::FutureExt as _;
@@ -28,8 +30,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use tokenizer::Tokenizer;
 
-/// Memory for the answers that a model remembers.
-const TURN_MEMORY: Bytes = Bytes(32 << 20);
+/// Memory for the answers that a model remembers, and the same for those with calls and thoughts.
+const TURN_MEMORY: Bytes = Bytes(16 << 20);
 /// How long a thread may take to end after its work was taken from it: one step of a slow model.
 const LAST_STEP: Duration = Duration::from_secs(10);
 
@@ -120,6 +122,9 @@ pub enum LoadError {
     /// There is none.
     #[error("the model comes without a tokenizer (tokenizer.json, or tokenizer.ggml.* in GGUF)")]
     NoTokenizer,
+    /// The script cannot be replayed.
+    #[error(transparent)]
+    Script(#[from] ScriptError),
     /// The KV budget is too small for the model.
     #[error(transparent)]
     Engine(#[from] engine::Error),
@@ -243,8 +248,32 @@ impl Local {
         }
     }
 
+    /// Reads a script (`docs/scripts.md`) and answers for its model from then on; `source.path` is the file.
+    pub fn load_script(&self, source: ModelSource) -> Result<(), LoadError> {
+        self.check_names(&source)?;
+        let script = Script::open(&source.path)?;
+        let mut again = script.models();
+        let parts = TextParts {
+            defaults: source.defaults.clone().over(script.defaults),
+            template: Some(script.template),
+            tokenizer: script.tokenizer,
+            model: again(),
+            reload: Box::new(move || Ok(again())),
+        };
+        self.attach_with(source, parts, Some(script.cues))
+    }
+
     /// Answers for a language model that was made elsewhere; `source.path` is not read.
     pub fn attach(&self, source: ModelSource, parts: TextParts) -> Result<(), LoadError> {
+        self.attach_with(source, parts, None)
+    }
+
+    fn attach_with(
+        &self,
+        source: ModelSource,
+        parts: TextParts,
+        cues: Option<Arc<Cues>>,
+    ) -> Result<(), LoadError> {
         self.check_names(&source)?;
         let TextParts { tokenizer, template, defaults, model, mut reload } = parts;
         let spec = model.spec().clone();
@@ -267,13 +296,16 @@ impl Local {
             }
             Engine::new(model, Arc::clone(&budget), config.clone()).map_err(|error| error.to_string())
         });
+        let family = tools::family(template.as_deref(), &tokenizer);
+        let marks = family.markers().into_iter().filter_map(|mark| tokenizer.token_id(mark));
+        let shown: Arc<[u32]> = marks.filter(|id| tokenizer.is_control(*id)).collect();
         let template = match template {
             Some(text) => chat_template(&text, &tokenizer),
             None => {
                 Err("this model has no chat template; use /v1/completions with a whole prompt".to_owned())
             }
         };
-        let tools = template.as_ref().is_ok_and(|template| template.mentions("tools"));
+        let knows_tools = template.as_ref().is_ok_and(|template| template.mentions("tools"));
         let ends = tokenizer.end_tokens().iter().chain(&defaults.end_tokens).copied();
         let mut stop_tokens: Vec<u32> = ends.filter(|id| *id < vocab).collect();
         stop_tokens.sort_unstable();
@@ -292,8 +324,11 @@ impl Local {
         let name = format!("engine {}", source.id);
         self.keep(std::thread::Builder::new().name(name).spawn(move || driver.run())?);
         let model = TextModel {
+            grammars: Grammars::new(tokenizer.clone(), vocab, stop_tokens.clone()),
             tokenizer,
             template,
+            family,
+            shown,
             defaults,
             stop_tokens,
             vocab,
@@ -303,8 +338,9 @@ impl Local {
             metrics: Arc::clone(&metrics),
             clock: Arc::clone(&self.clock),
             salts: std::hash::RandomState::new(),
+            cues,
         };
-        self.publish(source, Model::Text(Arc::new(model)), metrics, tools);
+        self.publish(source, Model::Text(Arc::new(model)), metrics, knows_tools);
         Ok(())
     }
 

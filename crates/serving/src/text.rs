@@ -1,15 +1,18 @@
 //! A loaded language model: takes a canonical request, gives a stream of deltas.
 
-use crate::answer::{Answer, Parts, Remember};
+use crate::answer::{Answer, CallIds, Parts, Remember};
+use crate::grammar::Grammars;
 use crate::inbox::{Inbox, Submission, Ticket, unavailable};
-use crate::memory::{PrefixHash, TurnMemory};
+use crate::memory::{PrefixHash, RenderedPrompt, TurnMemory};
 use crate::metrics::{Metrics, Outcome};
 use crate::prompt;
+use crate::script::Cues;
 use crate::template::ChatTemplate;
+use crate::tools::{AnswerParser, Ask, Family, Thinking};
 use base::{Clock, Namespace, RequestId, Tokens, rng};
 use futures::StreamExt as _;
 use models::checkpoint::GenerationDefaults;
-use protocol::{DeltaStream, Error, ErrorKind, GenerateRequest, Input, Token, TokenizeRequest};
+use protocol::{DeltaStream, Error, ErrorKind, GenerateRequest, Token, TokenizeRequest};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use tokenizer::{Piece, Specials, Tokenizer};
@@ -20,6 +23,11 @@ pub(crate) struct TextModel {
     pub tokenizer: Tokenizer,
     /// `Err` says why there is none.
     pub template: Result<ChatTemplate, String>,
+    /// How it writes calls and thoughts.
+    pub family: &'static Family,
+    /// Control tokens of the family's marks, which answers show.
+    pub shown: Arc<[u32]>,
+    pub grammars: Grammars,
     pub defaults: GenerationDefaults,
     pub stop_tokens: Vec<u32>,
     pub vocab: u32,
@@ -30,14 +38,20 @@ pub(crate) struct TextModel {
     pub clock: Arc<dyn Clock>,
     /// Makes namespaces of cache salts; the keys are this process's own.
     pub salts: RandomState,
+    /// Of a script's model: which turn answers a request, and whether grammars hold for it.
+    pub cues: Option<Arc<Cues>>,
 }
 
 /// A request on its way, and what its answer needs.
 struct Prepared {
     request: engine::Request,
     prefix: PrefixHash,
+    rendered: Option<RenderedPrompt>,
+    thinking: Thinking,
+    constrained: bool,
     /// Most events it may produce.
     events: usize,
+    call_ids: CallIds,
 }
 
 impl TextModel {
@@ -77,8 +91,8 @@ impl TextModel {
         prompt::check(&request)?;
         let made = tokio::task::spawn_blocking(move || {
             let namespace = self.namespace(&request);
-            let ids = prompt::tokens(&request, &self.prompt_model(), namespace, self.clock.unix_seconds())?;
-            Ok(then(&self, ids))
+            let made = prompt::make(&request, &self.prompt_model(), namespace, self.clock.unix_seconds())?;
+            Ok(then(&self, made.ids))
         });
         made.await.map_err(|_| Error::new(ErrorKind::Internal, "preparing the prompt failed"))?
     }
@@ -112,6 +126,7 @@ impl TextModel {
         prompt::Model {
             tokenizer: &self.tokenizer,
             template: self.template.as_ref().map_err(String::as_str),
+            family: self.family,
             memory: &self.memory,
             vocab: self.vocab,
             context: self.context,
@@ -127,7 +142,8 @@ impl TextModel {
         let prepared = tokio::task::spawn_blocking(move || (this.prepare(id, &request), request, ticket));
         let (prepared, request, mut ticket) =
             prepared.await.map_err(|_| Error::new(ErrorKind::Internal, "preparing the prompt failed"))?;
-        let Prepared { request: submitted, prefix, events } = prepared?;
+        let Prepared { request: submitted, prefix, rendered, thinking, constrained, events, call_ids } =
+            prepared?;
         let (out, received) = mpsc::channel(events);
         let prompt_tokens = Tokens::from(submitted.prompt.len()).0;
         let first_of_prompt = submitted.prompt_logprobs.and_then(|_| submitted.prompt.first().copied());
@@ -135,25 +151,47 @@ impl TextModel {
         let (accepted, answer) = oneshot::channel();
         ticket.submit(Submission { request: submitted, out, accepted, at });
         accept(&mut ticket, answer).await?;
-        let chat = matches!(request.input, Input::Chat(_));
+        let ask = ask(&request, thinking, constrained);
+        let parser: &dyn Fn() -> AnswerParser = &|| self.family.parser(&ask);
         let answer = Answer::new(Parts {
             events: received,
             ticket,
             tokenizer: self.tokenizer.clone(),
             metrics: Arc::clone(&self.metrics),
-            remember: chat.then(|| Remember { memory: Arc::clone(&self.memory), namespace, prefix }),
+            shown: Arc::clone(&self.shown),
+            // What follows a raw prompt is text, whatever it says.
+            parser: rendered.is_some().then_some(parser),
+            call_ids,
+            remember: rendered.map(|prompt| Remember {
+                memory: Arc::clone(&self.memory),
+                namespace,
+                prefix,
+                prompt,
+            }),
             choices: request.choices,
             stop: &request.stop,
             prompt_tokens,
             first_of_prompt,
         });
         // Stop texts end an answer early, which must not wait for a slow reader.
-        Ok(if request.stop.is_empty() { answer.boxed() } else { read_ahead(answer, events) })
+        Ok(if request.stop.is_empty() { answer.boxed() } else { read_ahead(answer) })
     }
 
     fn prepare(&self, id: RequestId, request: &GenerateRequest) -> Result<Prepared, Error> {
         let namespace = self.namespace(request);
-        let prompt = prompt::tokens(request, &self.prompt_model(), namespace, self.clock.unix_seconds())?;
+        let cue = self.cues.as_ref().map(|cues| cues.choose(request)).transpose()?;
+        let made = prompt::make(request, &self.prompt_model(), namespace, self.clock.unix_seconds())?;
+        let prompt::Made { ids: prompt, rendered, thinking } = made;
+        let constraints = match self.family.rule(&ask(request, thinking, true)) {
+            None => Vec::new(),
+            Some(rule) => {
+                let compiled = self.grammars.compile(&rule)?;
+                (0..request.choices).map(|_| compiled.constraint()).collect()
+            }
+        };
+        if let (Some(cues), Some(cue)) = (&self.cues, cue) {
+            cues.give(cue, &prompt);
+        }
         let chance =
             rng::mix(id.0 ^ rng::mix(self.clock.unix_seconds() ^ self.clock.now().as_nanos() as u64));
         let sampling = prompt::sampling(request, &self.defaults, self.vocab, chance)?;
@@ -163,6 +201,10 @@ impl TextModel {
         let reports = request.prompt_logprobs.map_or(0, |_| prompt.len());
         Ok(Prepared {
             prefix: PrefixHash::of(&prompt),
+            rendered,
+            thinking,
+            constrained: !constraints.is_empty(),
+            call_ids: CallIds(chance),
             events: (request.choices as usize).saturating_mul(per_choice).saturating_add(reports + 4),
             request: engine::Request {
                 id,
@@ -175,7 +217,7 @@ impl TextModel {
                 ignore_eos: request.ignore_eos,
                 logprobs: request.logprobs,
                 prompt_logprobs: request.prompt_logprobs,
-                constraints: Vec::new(),
+                constraints,
             },
         })
     }
@@ -186,6 +228,18 @@ impl TextModel {
             .cache_salt
             .as_ref()
             .map_or(Namespace::default(), |salt| Namespace(self.salts.hash_one(salt).max(1)))
+    }
+}
+
+/// What a request asks of each of its answers.
+fn ask(request: &GenerateRequest, thinking: Thinking, constrained: bool) -> Ask<'_> {
+    Ask {
+        tools: &request.tools,
+        choice: &request.tool_choice,
+        parallel: request.parallel_tool_calls,
+        format: &request.response_format,
+        thinking,
+        constrained,
     }
 }
 
@@ -200,9 +254,9 @@ async fn accept(ticket: &mut Ticket, answer: oneshot::Receiver<Result<(), Error>
 }
 
 /// Reads an answer in a task of its own, which ends when the reader is gone.
-fn read_ahead(mut answer: Answer, events: usize) -> DeltaStream {
-    // A delta of text per event, and a few more per choice and request.
-    let (out, received) = mpsc::channel(events.saturating_mul(3));
+fn read_ahead(mut answer: Answer) -> DeltaStream {
+    // As long as the answer at most, which `max_tokens` bounds.
+    let (out, received) = mpsc::unbounded_channel();
     tokio::spawn(async move {
         loop {
             let delta = tokio::select! {
@@ -211,7 +265,7 @@ fn read_ahead(mut answer: Answer, events: usize) -> DeltaStream {
                 delta = answer.next() => delta,
             };
             let Some(delta) = delta else { return };
-            if out.send(delta).await.is_err() {
+            if out.send(delta).is_err() {
                 return;
             }
         }

@@ -153,6 +153,9 @@ pub(super) fn run(session: &Session, args: Args) -> anyhow::Result<()> {
 fn measure_model(session: &Session, args: &ModelArgs) -> anyhow::Result<()> {
     check_writable(args.json.as_deref())?;
     let located = runtime()?.block_on(locate(&args.model, &session.catalog()?, &session.data_dir()?))?;
+    if located.script {
+        bail!("{} is a script; only models that compute can be measured", located.id);
+    }
     let cpu = Cpu::new(CpuConfig { threads: args.threads.map(|n| n.get() as usize), isa: None })?;
     let threads = cpu.threads();
     let device = device::Device::describe(&cpu);

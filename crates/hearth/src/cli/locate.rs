@@ -19,6 +19,8 @@ pub(super) struct Located {
     pub description: String,
     /// What to open.
     pub path: PathBuf,
+    /// Whether that is a script and no checkpoint.
+    pub script: bool,
     /// The catalog's price.
     pub price: Option<base::Price>,
     /// The catalog's sampling settings.
@@ -28,7 +30,7 @@ pub(super) struct Located {
 /// Finds a model, pulling it when it is in the catalog and not here yet.
 pub(super) async fn locate(arg: &ModelArg, catalog: &Catalog, data_dir: &Path) -> anyhow::Result<Located> {
     let entry = match &arg.target {
-        Target::Path(path) => return at_path(arg, path),
+        Target::Path(path) | Target::Script(path) => return at_path(arg, path),
         Target::Source(source) => {
             Entry::ad_hoc(source, None).map_err(|reason| anyhow::anyhow!("{source}: {reason}"))?
         }
@@ -46,14 +48,16 @@ pub(super) async fn locate(arg: &ModelArg, catalog: &Catalog, data_dir: &Path) -
         aliases: if arg.name.is_none() { entry.aliases.clone() } else { Vec::new() },
         description: entry.description.clone(),
         path: installed.path,
+        script: false,
         price: entry.price,
         sampling: entry.sampling,
     })
 }
 
 fn at_path(arg: &ModelArg, path: &Path) -> anyhow::Result<Located> {
+    let script = matches!(arg.target, Target::Script(_));
     if !path.exists() {
-        bail!("there is no model at {}", path.display());
+        bail!("there is no {} at {}", if script { "script" } else { "model" }, path.display());
     }
     let id = arg.name.clone().or_else(|| arg.target.default_name());
     Ok(Located {
@@ -62,8 +66,12 @@ fn at_path(arg: &ModelArg, path: &Path) -> anyhow::Result<Located> {
         })?,
         aliases: Vec::new(),
         // Callers read this, and where files lie on this machine is not theirs to know.
-        description: path.file_name().map_or_else(String::new, |name| format!("from {}", name.display())),
+        description: path.file_name().map_or_else(String::new, |name| match script {
+            true => format!("replays {}", name.display()),
+            false => format!("from {}", name.display()),
+        }),
         path: path.to_owned(),
+        script,
         price: None,
         sampling: GenerationDefaults::default(),
     })
@@ -80,6 +88,7 @@ fn by_own_id(arg: &ModelArg, id: &str, catalog: &Catalog, data_dir: &Path) -> an
             aliases: Vec::new(),
             description: format!("from {source}"),
             path: installed.path,
+            script: false,
             price: None,
             sampling: GenerationDefaults::default(),
         });

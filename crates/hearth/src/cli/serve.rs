@@ -34,7 +34,8 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 Examples:
   hearth serve --model smollm2-135m-instruct
   hearth serve --model coder=./qwen2.5-coder-1.5b-instruct-q4_k_m.gguf --model all-minilm-l6-v2
-  HEARTH_API_KEY=… hearth serve --model qwen3-4b --listen 0.0.0.0:8790")]
+  HEARTH_API_KEY=… hearth serve --model qwen3-4b --listen 0.0.0.0:8790
+  hearth serve --model agent=script:./turns.json    replays answers for tests of your own (docs/scripts.md)")]
 pub(super) struct Args {
     #[command(flatten)]
     wishes: Layer,
@@ -223,7 +224,7 @@ async fn load_one(
         description: located.description,
         defaults: located.sampling,
     };
-    let local = Arc::clone(local);
+    let (local, script) = (Arc::clone(local), located.script);
     let label = format!("loading {}", located.id);
     let load = tokio::task::spawn_blocking(move || {
         // Seconds, mostly: worth a bar on a terminal, and one line in a log.
@@ -234,13 +235,14 @@ async fn load_one(
             Box::new(pull::Silent)
         };
         let mut begun = false;
-        let result = local.load(source, &mut |done, total| {
+        let mut watch = |done, total| {
             if !begun {
                 progress.begin(&label, Some(total), done);
                 begun = true;
             }
             progress.advance(done);
-        });
+        };
+        let result = if script { local.load_script(source) } else { local.load(source, &mut watch) };
         progress.end();
         result
     });

@@ -49,7 +49,8 @@ struct Token {
 /// Runs `hearth tokenize`.
 pub(super) fn run(session: &Session, args: Args) -> anyhow::Result<()> {
     let located = runtime()?.block_on(locate(&args.model, &session.catalog()?, &session.data_dir()?))?;
-    let tokenizer = serving::open_tokenizer(&located.path)
+    let open = if located.script { serving::open_script_tokenizer } else { serving::open_tokenizer };
+    let tokenizer = open(&located.path)
         .with_context(|| format!("cannot read the tokenizer of {}", located.path.display()))?;
     let text = match args.text.as_slice() {
         [dash] if dash == "-" => {

@@ -81,7 +81,7 @@ pub fn read(path: &Path) -> Result<Layer, FileError> {
     let folder = path.parent().unwrap_or(Path::new(""));
     layer.data_dir = layer.data_dir.map(|data_dir| folder.join(data_dir));
     for model in layer.models.iter_mut().flatten() {
-        if let super::Target::Path(target) = &mut model.target {
+        if let super::Target::Path(target) | super::Target::Script(target) = &mut model.target {
             *target = folder.join(&*target);
         }
     }

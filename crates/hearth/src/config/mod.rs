@@ -19,8 +19,9 @@ use std::time::Duration;
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, clap::Args)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Layer {
-    /// Model to serve: an id of the catalog (pulled when missing), hf:OWNER/REPO/FILE.gguf, a .gguf file or a Hugging
-    /// Face folder; NAME=… sets the id that callers use. May be given several times
+    /// Model to serve: an id of the catalog (pulled when missing), hf:OWNER/REPO/FILE.gguf, a .gguf file, a Hugging
+    /// Face folder, or script:FILE, which replays given answers; NAME=… sets the id that callers use. May be given
+    /// several times
     #[arg(long = "model", value_name = "[NAME=]ID_OR_PATH", env = "HEARTH_MODEL", hide_env_values = true)]
     #[serde(rename = "models")]
     pub models: Option<Vec<ModelArg>>,

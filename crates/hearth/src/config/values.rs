@@ -208,6 +208,8 @@ pub enum Target {
     Source(String),
     /// On this machine.
     Path(PathBuf),
+    /// A script on this machine, which is replayed (`docs/scripts.md`).
+    Script(PathBuf),
 }
 
 impl ModelArg {
@@ -224,7 +226,7 @@ impl Target {
         match self {
             Self::Id(id) => Some(id.clone()),
             Self::Source(_) => None,
-            Self::Path(path) => {
+            Self::Path(path) | Self::Script(path) => {
                 let whole = path.canonicalize().unwrap_or_else(|_| path.clone());
                 let name = if whole.is_dir() { whole.file_name() } else { whole.file_stem() };
                 Some(name?.to_string_lossy().to_lowercase())
@@ -242,6 +244,10 @@ impl FromStr for Target {
         }
         if text.starts_with("hf:") || text.starts_with("pypi:") {
             return Ok(Self::Source(text.to_owned()));
+        }
+        if let Some(file) = text.strip_prefix("script:") {
+            let named = !file.is_empty();
+            return if named { Ok(Self::Script(file.into())) } else { Err("script: names no file".into()) };
         }
         let path = Path::new(text);
         // An id never holds a slash and never ends so; a file or folder of that bare name is meant with ./NAME.
