@@ -62,7 +62,7 @@ impl Answer<'_> {
                 self.push(id);
                 self.extend_forced(forced);
             }
-            Choice::Nothing => self.sequence.ending = Some(FinishReason::Stop),
+            Choice::Nothing => self.sequence.ending = Some(FinishReason::Complete),
             Choice::Stuck => self.sequence.ending = Some(FinishReason::ConstraintFailed),
             Choice::Invalid => self.sequence.ending = Some(FinishReason::Failed),
         }
@@ -93,7 +93,7 @@ impl Answer<'_> {
         let standing = self.sequence.constraint.as_mut().map_or(Standing::Open, |c| c.standing());
         let reason = match standing {
             Standing::Open => return false,
-            Standing::Ended => FinishReason::Stop,
+            Standing::Ended => FinishReason::Complete,
             Standing::Failed => FinishReason::ConstraintFailed,
         };
         self.sequence.ending = Some(reason);

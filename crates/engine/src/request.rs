@@ -93,8 +93,10 @@ pub struct TokenLogprobs {
 /// Why an answer ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FinishReason {
-    /// A stop token, or a constraint after which nothing can follow.
+    /// A stop token, which counts as one of the answer.
     Stop,
+    /// Nothing can follow: the constraint says that the answer is whole. There was no stop token.
+    Complete,
     /// `max_tokens` or the context's end.
     Length,
     /// The engine failed; the same request may be tried again.

@@ -82,7 +82,7 @@ fn an_answer_that_is_whole_ends_without_a_stop_token_and_without_a_step_for_it()
         let mut engine = engine(64, Config::default());
         let outcome = run(&mut engine, asked(Script { early, ..Script::new(&ids) }, 40));
         assert_eq!(outcome.ids(), ids);
-        assert_eq!(outcome.answers[0].finished, Some(FinishReason::Stop));
+        assert_eq!(outcome.answers[0].finished, Some(FinishReason::Complete));
         assert_eq!(outcome.usage.unwrap().completion, Tokens(6), "no token is billed that was not made");
         steps.push(engine.stats().counters.steps);
     }
@@ -92,7 +92,8 @@ fn an_answer_that_is_whole_ends_without_a_stop_token_and_without_a_step_for_it()
 #[test]
 fn an_answer_that_is_whole_with_its_last_token_is_not_cut() {
     let ids = text(5, 6);
-    for (max_tokens, reason) in [(5, FinishReason::Length), (6, FinishReason::Stop), (7, FinishReason::Stop)]
+    for (max_tokens, reason) in
+        [(5, FinishReason::Length), (6, FinishReason::Complete), (7, FinishReason::Complete)]
     {
         let outcome = run(&mut engine(64, Config::default()), asked(Script::new(&ids), max_tokens));
         assert_eq!(outcome.answers[0].finished, Some(reason), "{max_tokens}");
@@ -102,7 +103,7 @@ fn an_answer_that_is_whole_with_its_last_token_is_not_cut() {
 #[test]
 fn a_constraint_with_nothing_to_say_gives_an_empty_answer() {
     let outcome = run(&mut engine(64, Config::default()), asked(Script::new(&[]), 8));
-    assert_eq!(outcome.answers[0].finished, Some(FinishReason::Stop));
+    assert_eq!(outcome.answers[0].finished, Some(FinishReason::Complete));
     assert!(outcome.ids().is_empty());
     assert_eq!(outcome.usage.unwrap().completion, Tokens(0));
 }
@@ -164,7 +165,7 @@ fn each_choice_has_its_own_constraint() {
     let outcome = run(&mut engine, wanted);
     for (answer, ids) in outcome.answers.iter().zip(&scripts) {
         assert_eq!(answer.ids(), *ids);
-        assert_eq!(answer.finished, Some(FinishReason::Stop));
+        assert_eq!(answer.finished, Some(FinishReason::Complete));
     }
     assert_at_rest(&engine, 64);
 }

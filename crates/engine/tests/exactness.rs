@@ -231,7 +231,7 @@ fn a_constraint_that_says_so_when_asked_for_a_mask_ends_the_answer() {
     let constraint = Alternate { end: 4, ..Alternate::default() };
     let wanted = Request { constraints: vec![Box::new(constraint)], ..request(0, text(1, 10), 40) };
     let outcome = run(&mut engine, wanted);
-    assert_eq!(outcome.answers[0].finished, Some(engine::FinishReason::Stop));
+    assert_eq!(outcome.answers[0].finished, Some(engine::FinishReason::Complete));
     assert!(outcome.ids().len() >= 4 && outcome.ids().len() < 8);
 }
 
