@@ -4,6 +4,7 @@
 //! One canonical form inside; each dialect is one module with a translation in and out.
 
 mod answer;
+pub mod anthropic;
 mod backend;
 mod delta;
 mod error;

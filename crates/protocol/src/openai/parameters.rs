@@ -109,8 +109,13 @@ pub(crate) fn choices(fields: &mut Object) -> Result<u32, Error> {
 
 /// `stop`: one text or several.
 pub(crate) fn stop(fields: &mut Object) -> Result<Vec<String>, Error> {
-    let path = fields.path("stop");
-    let stops = match fields.take("stop") {
+    stops(fields, "stop")
+}
+
+/// The same in a dialect that calls it `name`.
+pub(crate) fn stops(fields: &mut Object, name: &'static str) -> Result<Vec<String>, Error> {
+    let path = fields.path(name);
+    let stops = match fields.take(name) {
         None => return Ok(Vec::new()),
         Some(Value::String(stop)) => return one_stop(&path, stop).map(|stop| vec![stop]),
         Some(Value::Array(stops)) => stops,

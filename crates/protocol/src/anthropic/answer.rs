@@ -1,0 +1,278 @@
+//! Answers: one message, or the events of a stream.
+//!
+//! A message is what its stream adds up to, for any way in which the deltas were cut.
+
+use super::blocks::{Blocks, Kind, Step};
+use super::{error, partial};
+use crate::openai::to_json;
+use crate::{Delta, Error, Event, FinishReason, StreamWriter, Usage};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Map, Value, json};
+
+/// What an answer begins with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Head {
+    /// The message's id, with its prefix (`msg_`).
+    pub id: String,
+    /// The model's id.
+    pub model: String,
+    /// Whether the text of thoughts is sent; else their blocks come without it.
+    pub thoughts: bool,
+}
+
+/// The answer to a count of tokens.
+#[must_use]
+pub fn count(tokens: u32) -> String {
+    to_json(&json!({"input_tokens": tokens}))
+}
+
+/// Cached tokens stand beside the others here, not among them. What a request adds to the cache costs nothing and is
+/// not counted apart.
+fn counts(usage: &Usage) -> Map<String, Value> {
+    let counts = json!({
+        "input_tokens": usage.prompt_tokens.saturating_sub(usage.cached_tokens),
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": usage.cached_tokens,
+        "output_tokens": usage.completion_tokens,
+        "output_tokens_details": {"thinking_tokens": usage.reasoning_tokens},
+        "server_tool_use": null,
+    });
+    object(counts)
+}
+
+fn object(value: Value) -> Map<String, Value> {
+    match value {
+        Value::Object(fields) => fields,
+        _ => unreachable!("written as an object"),
+    }
+}
+
+/// The whole message's usage.
+fn usage(usage: &Usage) -> Value {
+    let mut fields = counts(usage);
+    fields.insert(
+        "cache_creation".into(),
+        json!({"ephemeral_5m_input_tokens": 0, "ephemeral_1h_input_tokens": 0}),
+    );
+    fields.insert("service_tier".into(), "standard".into());
+    fields.into()
+}
+
+/// How an answer ended. `malformed_calls` is not Anthropic's: it says what is wrong with calls that came back as text.
+fn ending(blocks: &Blocks) -> Map<String, Value> {
+    let (reason, stop_text) = match &blocks.end {
+        None => (Value::Null, None),
+        Some((reason, stop_text)) => {
+            let reason = match reason {
+                FinishReason::Stop if stop_text.is_some() => "stop_sequence",
+                FinishReason::Stop => "end_turn",
+                FinishReason::Length => "max_tokens",
+                FinishReason::ToolCalls => "tool_use",
+                FinishReason::ContentFilter => "refusal",
+            };
+            // Only then does a text belong to the reason.
+            (reason.into(), stop_text.as_deref().filter(|_| reason == "stop_sequence"))
+        }
+    };
+    let mut ending = object(json!({"stop_reason": reason, "stop_sequence": stop_text}));
+    if !blocks.malformed.is_empty() {
+        ending.insert("malformed_calls".into(), json!(blocks.malformed));
+    }
+    ending
+}
+
+/// A message around its content.
+fn message(head: &Head, content: Vec<Value>, ending: Map<String, Value>, spent: &Usage) -> Value {
+    let mut message = object(json!({
+        "id": head.id,
+        "type": "message",
+        "role": "assistant",
+        "model": head.model,
+        "content": content,
+    }));
+    message.extend(ending);
+    message.insert("usage".into(), usage(spent));
+    message.into()
+}
+
+/// What stands for a proof that a thought is unchanged. Clients send it back and look at it no further; it is not
+/// checked then.
+fn signature(head: &Head, block: usize) -> String {
+    STANDARD.encode(format!("{}:{block}", head.id))
+}
+
+/// Gathers an answer into one message.
+pub struct MessageWriter {
+    head: Head,
+    blocks: Blocks,
+    content: Vec<(Kind, String)>,
+    usage: Option<Usage>,
+}
+
+impl MessageWriter {
+    /// A writer for one answer.
+    #[must_use]
+    pub fn new(head: Head) -> Self {
+        Self { head, blocks: Blocks::default(), content: Vec::new(), usage: None }
+    }
+
+    /// Takes in a delta.
+    pub fn push(&mut self, delta: Delta) {
+        if let Delta::Usage(usage) = delta {
+            self.usage = Some(usage);
+            return;
+        }
+        for step in self.blocks.steps(delta) {
+            match step {
+                Step::Open(kind) => self.content.push((kind, String::new())),
+                Step::Add(more) => {
+                    if let Some((_, text)) = self.content.last_mut() {
+                        text.push_str(&more);
+                    }
+                }
+                Step::Close => {}
+            }
+        }
+    }
+
+    /// Whether the last delta has come.
+    #[must_use]
+    pub const fn is_complete(&self) -> bool {
+        self.usage.is_some()
+    }
+
+    /// The message.
+    #[must_use]
+    pub fn finish(self) -> String {
+        let Self { head, blocks, content, usage } = self;
+        let content = content.into_iter().enumerate().map(|(index, (kind, text))| match kind {
+            Kind::Thinking => json!({
+                "type": "thinking",
+                "thinking": if head.thoughts { text } else { String::new() },
+                "signature": signature(&head, index),
+            }),
+            Kind::Text => json!({"type": "text", "text": text, "citations": null}),
+            Kind::Call { id, name } => {
+                json!({"type": "tool_use", "id": id, "name": name, "input": partial::object(&text)})
+            }
+        });
+        let content = content.collect();
+        to_json(&message(&head, content, ending(&blocks), &usage.unwrap_or_default()))
+    }
+}
+
+/// Writes an answer as events.
+pub struct EventWriter {
+    head: Head,
+    blocks: Blocks,
+    started: bool,
+    /// What is in the open block, and its index.
+    open: Option<(Kind, usize)>,
+    /// Blocks begun.
+    count: usize,
+    usage: Usage,
+}
+
+impl EventWriter {
+    /// A writer for one answer.
+    #[must_use]
+    pub fn new(head: Head) -> Self {
+        Self {
+            head,
+            blocks: Blocks::default(),
+            started: false,
+            open: None,
+            count: 0,
+            usage: Usage::default(),
+        }
+    }
+
+    /// The message without its content, before anything else.
+    fn start(&mut self) -> Vec<Event> {
+        if std::mem::replace(&mut self.started, true) {
+            return Vec::new();
+        }
+        let ending = object(json!({"stop_reason": null, "stop_sequence": null}));
+        let message = message(&self.head, Vec::new(), ending, &self.usage);
+        vec![event("message_start", json!({"message": message})), event("ping", json!({}))]
+    }
+
+    fn step(&mut self, step: Step) -> Vec<Event> {
+        match step {
+            Step::Open(kind) => {
+                let index = self.count;
+                self.count += 1;
+                let block = match &kind {
+                    Kind::Thinking => json!({"type": "thinking", "thinking": "", "signature": ""}),
+                    Kind::Text => json!({"type": "text", "text": "", "citations": null}),
+                    Kind::Call { id, name } => {
+                        json!({"type": "tool_use", "id": id, "name": name, "input": {}})
+                    }
+                };
+                self.open = Some((kind, index));
+                vec![event("content_block_start", json!({"index": index, "content_block": block}))]
+            }
+            Step::Add(text) => {
+                let Some((kind, index)) = &self.open else { return Vec::new() };
+                let delta = match kind {
+                    Kind::Thinking if !self.head.thoughts => return Vec::new(),
+                    Kind::Thinking => json!({"type": "thinking_delta", "thinking": text}),
+                    Kind::Text => json!({"type": "text_delta", "text": text}),
+                    Kind::Call { .. } => json!({"type": "input_json_delta", "partial_json": text}),
+                };
+                vec![event("content_block_delta", json!({"index": index, "delta": delta}))]
+            }
+            Step::Close => {
+                let Some((kind, index)) = self.open.take() else { return Vec::new() };
+                let mut events = Vec::new();
+                if kind == Kind::Thinking {
+                    let delta = json!({"type": "signature_delta", "signature": signature(&self.head, index)});
+                    events.push(event("content_block_delta", json!({"index": index, "delta": delta})));
+                }
+                events.push(event("content_block_stop", json!({"index": index})));
+                events
+            }
+        }
+    }
+}
+
+/// An event; its data begin with its name as `type`.
+fn event(name: &'static str, fields: Value) -> Event {
+    let mut data = object(json!({"type": name}));
+    data.extend(object(fields));
+    Event { name: Some(name), data: to_json(&data) }
+}
+
+impl StreamWriter for EventWriter {
+    fn delta(&mut self, _source: usize, delta: Delta) -> Vec<Event> {
+        match delta {
+            Delta::Started { prompt_tokens, cached_tokens } => {
+                self.usage = Usage { prompt_tokens, cached_tokens, ..Usage::default() };
+            }
+            Delta::Usage(usage) => {
+                let events = self.start();
+                self.usage = usage;
+                return events;
+            }
+            _ => {}
+        }
+        let mut events = self.start();
+        for step in self.blocks.steps(delta) {
+            events.extend(self.step(step));
+        }
+        events
+    }
+
+    fn finish(&mut self) -> Vec<Event> {
+        let mut events = self.start();
+        let delta = ending(&self.blocks);
+        events.push(event("message_delta", json!({"delta": delta, "usage": counts(&self.usage)})));
+        events.push(event("message_stop", json!({})));
+        events
+    }
+
+    fn fail(&mut self, error: &Error) -> Option<Vec<Event>> {
+        Some(vec![Event { name: Some("error"), data: error::body(error, None) }])
+    }
+}
