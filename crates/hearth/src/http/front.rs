@@ -19,11 +19,11 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 pub(super) async fn front(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
-    let dialect = Dialect::of(request.uri().path());
+    let dialect = Dialect::spoken(request.uri().path(), request.headers());
     let method = request.method().clone();
     let path = request.uri().path().to_owned();
     let route = request.extensions().get::<MatchedPath>().map(|path| path.as_str().to_owned());
-    let id = fresh_id();
+    let id = format!("req_{}", fresh_id());
 
     let admitted = admit(app.config.api_key.as_deref(), &request);
     let mut response = match admitted {
@@ -38,7 +38,7 @@ pub(super) async fn front(State(app): State<Arc<App>>, request: Request, next: N
             // The router adds `Allow`, and nobody adds what CORS asks for.
             StatusCode::NO_CONTENT.into_response()
         } else {
-            dialect.response(&error)
+            dialect.response(&error, &id)
         };
         tracing::debug!(id, %method, path, status = response.status().as_u16(), error = %error, "refused");
     }
@@ -47,9 +47,12 @@ pub(super) async fn front(State(app): State<Arc<App>>, request: Request, next: N
         tracing::warn!(id, %method, path, status = response.status().as_u16(), "a request failed");
     }
     app.metrics.count(route.as_deref(), response.status().as_u16());
-    let id = HeaderValue::from_str(&format!("req_{id}")).expect("hexadecimal digits are a header value");
-    if dialect.is_workers_ai() {
+    let id = HeaderValue::from_str(&id).expect("hexadecimal digits are a header value");
+    if path.starts_with("/client/v4") {
         response.headers_mut().insert("cf-ai-req-id", id.clone());
+    }
+    if dialect == Dialect::Anthropic {
+        response.headers_mut().insert("request-id", id.clone());
     }
     response.headers_mut().insert("x-request-id", id);
     response

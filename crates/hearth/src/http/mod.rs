@@ -4,6 +4,8 @@
 //! error is put into words in one place (`refusal.rs`), in the dialect that the path belongs to. The routes are one
 //! list (`routes.rs`). Not here: TLS, HTTP/2, compression, CORS.
 
+mod anthropic;
+mod binding;
 mod body;
 mod front;
 mod metrics;
@@ -14,6 +16,7 @@ mod routes;
 mod serve;
 mod sse;
 mod status;
+mod tokenize;
 mod workers_ai;
 
 pub use serve::serve;

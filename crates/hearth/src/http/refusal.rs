@@ -1,9 +1,9 @@
 //! Errors on their way out: handlers give back a canonical error, the front writes it in the dialect of the path.
 
 use axum::body::Body;
-use axum::http::{HeaderValue, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use protocol::{Error, ErrorKind, openai, workers_ai};
+use protocol::{Error, ErrorKind, anthropic, openai, workers_ai};
 use std::time::Duration;
 
 /// When to come back, where the backend does not say.
@@ -30,6 +30,12 @@ impl IntoResponse for Refusal {
 /// What a handler gives back.
 pub(super) type Answered = Result<Response, Refusal>;
 
+/// What Anthropic's clients send with every request.
+const ANTHROPIC_VERSION: &str = "anthropic-version";
+
+/// The first segments of the AI binding's paths.
+const BINDING: &[&str] = &["ai-api", "ai-gateway", "run", "to-everything"];
+
 /// The dialect a path belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Dialect {
@@ -38,37 +44,59 @@ pub(super) enum Dialect {
     WorkersNative,
     /// OpenAI's routes under Workers AI, called by clients of either.
     WorkersCompatible,
+    /// What a Worker's AI binding calls.
+    Binding,
+    /// Anthropic's routes, also under Workers AI.
+    Anthropic,
 }
 
 impl Dialect {
     pub(super) fn of(path: &str) -> Self {
-        let Some(rest) = path.strip_prefix("/client/v4") else { return Self::OpenAi };
+        if BINDING.contains(&path.split('/').nth(1).unwrap_or_default()) {
+            return Self::Binding;
+        }
+        let is_messages = |path: &str| {
+            path.strip_prefix("messages").is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        };
+        let Some(rest) = path.strip_prefix("/client/v4") else {
+            let messages = path.strip_prefix("/v1/").is_some_and(is_messages);
+            return if messages { Self::Anthropic } else { Self::OpenAi };
+        };
         // accounts/{account}/ai/v1/...
-        let mut segments = rest.split('/').skip(3);
+        let mut segments = rest.splitn(6, '/').skip(3);
         if segments.next() == Some("ai") && segments.next() == Some("v1") {
-            Self::WorkersCompatible
+            let messages = segments.next().is_some_and(is_messages);
+            if messages { Self::Anthropic } else { Self::WorkersCompatible }
         } else {
             Self::WorkersNative
         }
     }
 
-    /// Whether the path is Workers AI's.
-    pub(super) const fn is_workers_ai(self) -> bool {
-        matches!(self, Self::WorkersNative | Self::WorkersCompatible)
+    /// The dialect of a request. Where a path serves clients of several, Anthropic's say that they are such.
+    pub(super) fn spoken(path: &str, headers: &HeaderMap) -> Self {
+        match Self::of(path) {
+            Self::OpenAi | Self::WorkersCompatible if headers.contains_key(ANTHROPIC_VERSION) => {
+                Self::Anthropic
+            }
+            other => other,
+        }
     }
 
     fn status(self, kind: ErrorKind) -> u16 {
         match self {
             Self::OpenAi | Self::WorkersCompatible => kind.status(),
-            Self::WorkersNative => workers_ai::error::status(kind),
+            Self::WorkersNative | Self::Binding => workers_ai::error::status(kind),
+            Self::Anthropic => anthropic::error::status(kind),
         }
     }
 
-    fn body(self, error: &Error) -> String {
+    fn body(self, error: &Error, request_id: &str) -> String {
         match self {
             Self::OpenAi => openai::error::body(error),
             Self::WorkersNative => workers_ai::error::body(error),
             Self::WorkersCompatible => workers_ai::error::body_for_openai_clients(error),
+            Self::Binding => workers_ai::error::body_for_binding(error),
+            Self::Anthropic => anthropic::error::body(error, Some(request_id)),
         }
     }
 
@@ -79,12 +107,14 @@ impl Dialect {
             Self::WorkersNative | Self::WorkersCompatible => {
                 workers_ai::error::body_for_openai_clients(error)
             }
+            Self::Binding => workers_ai::error::body_for_binding(error),
+            Self::Anthropic => anthropic::error::body(error, None),
         }
     }
 
-    /// The response to an error.
-    pub(super) fn response(self, error: &Error) -> Response {
-        let mut response = json(self.body(error));
+    /// The response to an error of this request.
+    pub(super) fn response(self, error: &Error, request_id: &str) -> Response {
+        let mut response = json(self.body(error, request_id));
         *response.status_mut() =
             StatusCode::from_u16(self.status(error.kind)).expect("error kinds have valid statuses");
         let headers = response.headers_mut();
@@ -122,15 +152,35 @@ mod tests {
             ("/client/v4/accounts/a/ai/v1/models", Dialect::WorkersCompatible),
             ("/client/v4/accounts/ai/v1/models", Dialect::WorkersNative),
             ("/client/v4", Dialect::WorkersNative),
+            ("/run", Dialect::Binding),
+            ("/ai-gateway/run", Dialect::Binding),
+            ("/running", Dialect::OpenAi),
+            ("/v1/messages", Dialect::Anthropic),
+            ("/v1/messages/count_tokens", Dialect::Anthropic),
+            ("/v1/messagesx", Dialect::OpenAi),
+            ("/client/v4/accounts/a/ai/v1/messages/count_tokens", Dialect::Anthropic),
+            ("/client/v4/accounts/a/ai/run/messages", Dialect::WorkersNative),
         ] {
             assert_eq!(Dialect::of(path), dialect, "{path}");
         }
     }
 
     #[test]
+    fn anthropics_clients_are_known_by_their_header_where_a_path_is_shared() {
+        let mut headers = HeaderMap::new();
+        let spoken = |path: &str, headers: &HeaderMap| Dialect::spoken(path, headers);
+        assert_eq!(spoken("/v1/models", &headers), Dialect::OpenAi);
+        headers.insert(ANTHROPIC_VERSION, HeaderValue::from_static("2023-06-01"));
+        for path in ["/v1/models", "/v1/nothing", "/client/v4/accounts/a/ai/v1/models"] {
+            assert_eq!(spoken(path, &headers), Dialect::Anthropic, "{path}");
+        }
+        assert_eq!(spoken("/client/v4/accounts/a/ai/run/x", &headers), Dialect::WorkersNative);
+    }
+
+    #[test]
     fn times_to_come_back_are_rounded_up() {
         let error = Error::new(ErrorKind::Overloaded, "full").retry_after(Duration::from_millis(1200));
-        let response = Dialect::OpenAi.response(&error);
+        let response = Dialect::OpenAi.response(&error, "req_1");
         assert_eq!(response.status(), 429);
         assert_eq!(response.headers()["retry-after"], "2");
         assert_eq!(response.headers()["retry-after-ms"], "1200");

@@ -1,10 +1,10 @@
 //! The routes: one list, from which the router and the page at `/` are made.
 
 use super::refusal::Refusal;
-use super::{App, front, openai, status, workers_ai};
+use super::{App, anthropic, binding, front, openai, status, tokenize, workers_ai};
 use axum::Router;
 use axum::extract::Request;
-use axum::routing::{MethodRouter, get, post};
+use axum::routing::{MethodRouter, any, get, post};
 use protocol::{Error, ErrorKind};
 use std::sync::Arc;
 
@@ -31,8 +31,26 @@ pub(super) const ROUTES: &[Route] = &[
         handler: || post(openai::completions),
     },
     Route { path: "/v1/embeddings", about: "POST  OpenAI embeddings", handler: || post(openai::embeddings) },
-    Route { path: "/v1/models", about: "GET   models", handler: || get(openai::models) },
-    Route { path: "/v1/models/{*model}", about: "GET   one model", handler: || get(openai::model) },
+    Route { path: "/v1/messages", about: "POST  Anthropic messages", handler: || post(anthropic::messages) },
+    Route {
+        path: "/v1/messages/count_tokens",
+        about: "POST  tokens of an Anthropic message",
+        handler: || post(anthropic::count_tokens),
+    },
+    Route { path: "/v1/models", about: "GET   models", handler: || get(anthropic::models) },
+    Route { path: "/v1/models/{*model}", about: "GET   one model", handler: || get(anthropic::model) },
+    Route {
+        path: "/v1/tokenize",
+        about: "POST  tokens of a text or conversation",
+        handler: || post(tokenize::tokenize),
+    },
+    Route {
+        path: "/v1/detokenize",
+        about: "POST  the text of tokens",
+        handler: || post(tokenize::detokenize),
+    },
+    Route { path: "/tokenize", about: "POST  as /v1/tokenize", handler: || post(tokenize::tokenize) },
+    Route { path: "/detokenize", about: "POST  as /v1/detokenize", handler: || post(tokenize::detokenize) },
     Route {
         path: "/client/v4/accounts/{account}/ai/run",
         about: "POST  Workers AI, the model named in the body",
@@ -64,9 +82,44 @@ pub(super) const ROUTES: &[Route] = &[
         handler: || post(openai::embeddings),
     },
     Route {
+        path: "/client/v4/accounts/{account}/ai/v1/messages",
+        about: "POST  as /v1/messages",
+        handler: || post(anthropic::messages),
+    },
+    Route {
+        path: "/client/v4/accounts/{account}/ai/v1/messages/count_tokens",
+        about: "POST  as /v1/messages/count_tokens",
+        handler: || post(anthropic::count_tokens),
+    },
+    Route {
         path: "/client/v4/accounts/{account}/ai/v1/models",
         about: "GET   as /v1/models",
-        handler: || get(openai::models),
+        handler: || get(anthropic::models),
+    },
+    Route {
+        path: "/run",
+        about: "POST  AI binding: AI.run",
+        handler: || get(binding::socket).post(binding::run),
+    },
+    Route {
+        path: "/ai-gateway/run",
+        about: "POST  AI binding: AI.run with a gateway named",
+        handler: || post(binding::run),
+    },
+    Route {
+        path: "/ai-api/models/search",
+        about: "GET   AI binding: AI.models",
+        handler: || get(workers_ai::search),
+    },
+    Route {
+        path: "/ai-gateway/{*rest}",
+        about: "ANY   AI binding: AI.gateway, which says that it is not here",
+        handler: || any(binding::no_gateway),
+    },
+    Route {
+        path: "/to-everything/{*rest}",
+        about: "ANY   AI binding: AI.toMarkdown, which says that it is not here",
+        handler: || any(binding::no_markdown),
     },
     Route { path: HEALTH, about: "GET   200 when a model can answer", handler: || get(status::healthz) },
     Route { path: "/metrics", about: "GET   Prometheus metrics", handler: || get(status::metrics) },

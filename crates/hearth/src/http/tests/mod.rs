@@ -2,6 +2,7 @@
 //!
 //! Tests speak HTTP by hand, so that they see what is on the wire: which bytes, cut into which chunks.
 
+mod anthropic;
 mod openai;
 mod transport;
 mod workers_ai;
