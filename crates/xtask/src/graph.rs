@@ -16,7 +16,12 @@ const ALLOWED: &[(&str, &[&str], &[&str])] = &[
     ("models", &["device", "base"], &["kernels"]),
     ("engine", &["models", "device", "base"], &["kernels"]),
     ("serving", &["engine", "models", "kernels", "device", "tokenizer", "protocol", "base"], &[]),
-    ("hearth", &["serving", "engine", "models", "kernels", "device", "tokenizer", "protocol", "base"], &[]),
+    ("store", &["base"], &[]),
+    (
+        "hearth",
+        &["store", "serving", "engine", "models", "kernels", "device", "tokenizer", "protocol", "base"],
+        &[],
+    ),
     ("xtask", &[], &[]),
 ];
 

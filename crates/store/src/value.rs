@@ -1,0 +1,101 @@
+//! Values on their way in and rows on their way out.
+
+use crate::Error;
+
+/// One value.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Value {
+    /// None.
+    Null,
+    /// A whole number.
+    Integer(i64),
+    /// A text.
+    Text(String),
+    /// Bytes.
+    Bytes(Vec<u8>),
+}
+
+impl From<&str> for Value {
+    fn from(text: &str) -> Self {
+        Self::Text(text.to_owned())
+    }
+}
+
+impl From<String> for Value {
+    fn from(text: String) -> Self {
+        Self::Text(text)
+    }
+}
+
+impl From<i64> for Value {
+    fn from(number: i64) -> Self {
+        Self::Integer(number)
+    }
+}
+
+impl From<Vec<u8>> for Value {
+    fn from(bytes: Vec<u8>) -> Self {
+        Self::Bytes(bytes)
+    }
+}
+
+impl<T: Into<Self>> From<Option<T>> for Value {
+    fn from(value: Option<T>) -> Self {
+        value.map_or(Self::Null, Into::into)
+    }
+}
+
+impl rusqlite::ToSql for Value {
+    fn to_sql(&self) -> rusqlite::Result<rusqlite::types::ToSqlOutput<'_>> {
+        use rusqlite::types::{ToSqlOutput, ValueRef};
+        Ok(ToSqlOutput::Borrowed(match self {
+            Self::Null => ValueRef::Null,
+            Self::Integer(number) => ValueRef::Integer(*number),
+            Self::Text(text) => ValueRef::Text(text.as_bytes()),
+            Self::Bytes(bytes) => ValueRef::Blob(bytes),
+        }))
+    }
+}
+
+/// One row of an answer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Row(pub(crate) Vec<Value>);
+
+impl Row {
+    fn wrong(column: usize, expected: &str) -> Error {
+        Error::Failed(format!("column {column} is no {expected}"))
+    }
+
+    /// The number in a column.
+    ///
+    /// # Errors
+    /// When something else stands there.
+    pub fn integer(&self, column: usize) -> Result<i64, Error> {
+        match self.0.get(column) {
+            Some(Value::Integer(number)) => Ok(*number),
+            _ => Err(Self::wrong(column, "number")),
+        }
+    }
+
+    /// The text in a column.
+    ///
+    /// # Errors
+    /// When something else stands there.
+    pub fn text(&self, column: usize) -> Result<&str, Error> {
+        match self.0.get(column) {
+            Some(Value::Text(text)) => Ok(text),
+            _ => Err(Self::wrong(column, "text")),
+        }
+    }
+
+    /// The text in a column that may be empty.
+    ///
+    /// # Errors
+    /// When something else stands there.
+    pub fn optional_text(&self, column: usize) -> Result<Option<&str>, Error> {
+        match self.0.get(column) {
+            Some(Value::Null) => Ok(None),
+            _ => self.text(column).map(Some),
+        }
+    }
+}
