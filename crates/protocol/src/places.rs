@@ -28,6 +28,11 @@ impl Places {
         self.moved.push((canonical.into(), written.into()));
     }
 
+    /// What is embedded stands in this field.
+    pub fn input_is(&mut self, field: &str) {
+        self.moved("input", field);
+    }
+
     /// The caller's path of a canonical one.
     #[must_use]
     pub fn written(&self, canonical: &str) -> String {

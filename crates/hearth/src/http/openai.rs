@@ -21,7 +21,8 @@ pub(super) async fn chat(State(app): State<Arc<App>>, request: Request) -> Answe
     let form = chat::Asked::from(&asked);
     let head = head(&app, "chatcmpl", &asked.request.model);
     let choices = asked.request.choices;
-    let answer = app.backend.generate(asked.request).await.map_err(|error| located(error, "messages"))?;
+    let answer = app.backend.generate(asked.request).await;
+    let answer = answer.map_err(|error| asked.places.locate(located(error, "messages")))?;
     if asked.stream {
         return Ok(sse::response(&app, dialect, vec![answer], chat::ChunkWriter::new(head, form)));
     }
@@ -81,7 +82,7 @@ pub(super) async fn model(
     Ok(json(openai::models::one(&app.model(&name)?)))
 }
 
-fn head(app: &App, prefix: &str, model: &str) -> Head {
+pub(super) fn head(app: &App, prefix: &str, model: &str) -> Head {
     Head {
         id: format!("{prefix}-{}", fresh_id()),
         created: app.clock.unix_seconds(),

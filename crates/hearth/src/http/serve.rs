@@ -5,7 +5,7 @@
 
 use super::metrics::Metrics;
 use super::patient::Patient;
-use super::{App, Config, Status, body, routes};
+use super::{App, Config, Status, binding, body, routes};
 use axum::Router;
 use base::SystemClock;
 use hyper::server::conn::http1;
@@ -83,8 +83,9 @@ async fn connection(stream: TcpStream, router: Router, config: Config, mut stopp
     }
     let asked = AtomicBool::new(false);
     let router = TowerToHyperService::new(router);
-    let service = service_fn(|request| {
+    let service = service_fn(|mut request| {
         asked.store(true, Ordering::Relaxed);
+        binding::readdress(&mut request);
         router.call(request)
     });
     let connection = http1::Builder::new()

@@ -1,18 +1,23 @@
-//! Workers AI's native routes. The account in the path is not looked at: there is one.
+//! Workers AI's native routes, and what the AI binding shares with them. The account in the path is not looked at:
+//! there is one.
 
 use super::body::read;
-use super::openai::{gather, located, session};
+use super::openai::{gather, head, located, session};
 use super::refusal::{Answered, Dialect, json};
 use super::{App, sse};
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, Request, State};
-use axum::http::HeaderMap;
-use protocol::workers_ai::{InputAt, catalog, embeddings, generation, parse_input, parse_run};
+use axum::http::{HeaderMap, StatusCode};
+use protocol::openai::chat;
+use protocol::workers_ai::generation::{Shape, TextRequest};
+use protocol::workers_ai::{
+    InputAt, catalog, embeddings, enveloped, error, generated, generation, parse_input, parse_run,
+};
 use protocol::{Error, ErrorKind, ModelTask};
 use serde_json::Value;
 use std::sync::Arc;
 
-type Parameters = Result<Query<Vec<(String, String)>>, QueryRejection>;
+pub(super) type Parameters = Result<Query<Vec<(String, String)>>, QueryRejection>;
 
 /// `POST /ai/run/{model}`: the body is the input.
 pub(super) async fn run(
@@ -25,7 +30,7 @@ pub(super) async fn run(
     not_queued(query)?;
     let (headers, body) = read(&app, request).await?;
     let input = body.parse(parse_input).await?;
-    answer(&app, &headers, &model, input, InputAt::Root).await
+    answer(&app, &headers, &model, input, Form::Rest(InputAt::Root)).await
 }
 
 /// `POST /ai/run`: the body names the model beside its input.
@@ -33,7 +38,7 @@ pub(super) async fn run_named(State(app): State<Arc<App>>, query: Parameters, re
     not_queued(query)?;
     let (headers, body) = read(&app, request).await?;
     let run = body.parse(parse_run).await?;
-    answer(&app, &headers, &run.model, run.input, InputAt::Field).await
+    answer(&app, &headers, &run.model, run.input, Form::Rest(InputAt::Field)).await
 }
 
 /// `GET /ai/models/search`.
@@ -42,7 +47,7 @@ pub(super) async fn search(State(app): State<Arc<App>>, query: Parameters) -> An
     Ok(json(catalog::page(&search, &app.backend.models())))
 }
 
-fn parameters(query: Parameters) -> Result<Vec<(String, String)>, Error> {
+pub(super) fn parameters(query: Parameters) -> Result<Vec<(String, String)>, Error> {
     let Query(parameters) =
         query.map_err(|error| Error::new(ErrorKind::InvalidRequest, error.body_text()))?;
     Ok(parameters)
@@ -58,75 +63,113 @@ fn not_queued(query: Parameters) -> Result<(), Error> {
     Ok(())
 }
 
+/// Who asks, and so how results and errors are wrapped.
+#[derive(Clone, Copy)]
+pub(super) enum Form {
+    /// The REST API: results stand in an envelope.
+    Rest(InputAt),
+    /// The AI binding: results stand bare.
+    Binding,
+}
+
+impl Form {
+    fn at(self) -> InputAt {
+        match self {
+            Self::Rest(at) => at,
+            Self::Binding => InputAt::Root,
+        }
+    }
+
+    fn dialect(self) -> Dialect {
+        match self {
+            Self::Rest(_) => Dialect::WorkersNative,
+            Self::Binding => Dialect::Binding,
+        }
+    }
+
+    fn wrap(self, result: String) -> String {
+        match self {
+            Self::Rest(_) => enveloped(result),
+            Self::Binding => result,
+        }
+    }
+
+    fn unmet_json_mode(self, why: &str) -> String {
+        match self {
+            Self::Rest(_) => error::unmet_json_mode(why),
+            Self::Binding => error::unmet_json_mode_for_binding(why),
+        }
+    }
+}
+
 /// The model's task decides what an input may be.
-async fn answer(app: &Arc<App>, headers: &HeaderMap, model: &str, input: Value, at: InputAt) -> Answered {
+pub(super) async fn answer(
+    app: &Arc<App>,
+    headers: &HeaderMap,
+    model: &str,
+    input: Value,
+    form: Form,
+) -> Answered {
     let info = app.model(model).map_err(|error| {
         let shown: String = model.chars().take(200).collect();
         Error { message: format!("No such model {shown} or task"), ..error }
     })?;
     match info.task {
         ModelTask::TextGeneration => {
-            let prompt = if input["prompt"].is_null() { "messages" } else { "prompt" };
-            let mut asked = generation::parse(model, input, at)?;
-            asked.request.session = session(headers).or(asked.request.session);
-            let format = asked.request.response_format.clone();
-            let deltas = app.backend.generate(asked.request).await;
-            let deltas =
-                deltas.map_err(|error| as_written(located(error, prompt), at, "messages", prompt))?;
-            if asked.stream {
-                let writer = generation::FrameWriter::default();
-                return Ok(sse::response(app, Dialect::WorkersNative, vec![deltas], writer));
-            }
-            Ok(json(generation::result(&format, &gather(deltas, 1).await?)))
+            let asked = generation::parse(model, input, form.at())?;
+            text(app, headers, asked, form).await
         }
         ModelTask::Rerank => {
             let message = "rerank models are asked at /v1/rerank";
             Err(Error::new(ErrorKind::Unsupported, message).at("model").into())
         }
         ModelTask::TextEmbeddings => {
-            let request = embeddings::parse(model, input, at)?;
+            let mut places = form.at().places();
+            places.input_is("text");
+            let request = embeddings::parse(model, input, form.at())?;
             let vectors = app.backend.embed(request).await;
-            let vectors = vectors.map_err(|error| as_written(located(error, "text"), at, "input", "text"))?;
-            Ok(json(embeddings::result(&vectors)))
+            let vectors = vectors.map_err(|error| told(places.locate(located(error, "input"))))?;
+            Ok(json(form.wrap(embeddings::result(&vectors))))
         }
     }
 }
 
-/// Names the field at fault as the caller wrote it. The backend knows the names of canonical requests, which are
-/// OpenAI's: `canonical` is that of the field called `written` here.
-fn as_written(mut error: Error, at: InputAt, canonical: &str, written: &str) -> Error {
-    // The model is named beside the input or in the path.
-    if let Some(param) = error.param.take_if(|param| param != "model") {
-        let rest = param.strip_prefix(canonical).filter(|rest| rest.is_empty() || rest.starts_with('['));
-        let path = at.path(&rest.map_or_else(|| param.clone(), |rest| format!("{written}{rest}")));
-        // Native errors have no place for it but their text.
-        error.message.push_str(&format!(" (at '{path}')"));
-        error.param = Some(path);
+async fn text(app: &Arc<App>, headers: &HeaderMap, asked: TextRequest, form: Form) -> Answered {
+    let TextRequest { mut request, stream, include_usage, shape, places } = asked;
+    request.session = session(headers).or(request.session);
+    let format = request.response_format.clone();
+    let choices = request.choices;
+    let openai = (shape == Shape::OpenAi).then(|| {
+        let logprobs = request.logprobs.is_some();
+        (head(app, "chatcmpl", &request.model), chat::Asked { choices, logprobs, include_usage })
+    });
+    let deltas = app.backend.generate(request).await;
+    let deltas = deltas.map_err(|error| told(places.locate(located(error, "messages"))))?;
+    Ok(match (stream, openai) {
+        (true, None) => sse::response(app, form.dialect(), vec![deltas], generated::FrameWriter::default()),
+        (true, Some((head, asked))) => {
+            let writer = generated::ChunkFrameWriter::new(chat::ChunkWriter::new(head, asked));
+            sse::response(app, form.dialect(), vec![deltas], writer)
+        }
+        (false, Some((head, asked))) => {
+            let answer = gather(deltas, choices).await?;
+            json(form.wrap(chat::completion(&head, &asked, &answer)))
+        }
+        (false, None) => match generated::result(&format, &gather(deltas, choices).await?) {
+            Ok(result) => json(form.wrap(result)),
+            Err(why) => {
+                let mut response = json(form.unmet_json_mode(&why));
+                *response.status_mut() = StatusCode::BAD_REQUEST;
+                response
+            }
+        },
+    })
+}
+
+/// Native errors have no place for the field at fault but their text.
+pub(super) fn told(mut error: Error) -> Error {
+    if let Some(param) = error.param.as_ref().filter(|param| *param != "model") {
+        error.message.push_str(&format!(" (at '{param}')"));
     }
     error
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn fields_that_the_backend_names_are_told_as_written() {
-        let path = |at, param: &str, canonical, written| {
-            as_written(Error::invalid(param, "wrong"), at, canonical, written).param.unwrap()
-        };
-        for (param, canonical, written, told) in [
-            ("tools", "messages", "messages", "tools"),
-            ("response_format", "messages", "prompt", "response_format"),
-            ("messages[0].tool_calls", "messages", "messages", "messages[0].tool_calls"),
-            ("messages", "messages", "prompt", "prompt"),
-            ("prompt", "messages", "prompt", "prompt"),
-            ("input[3]", "input", "text", "text[3]"),
-            ("inputs", "input", "text", "inputs"),
-        ] {
-            assert_eq!(path(InputAt::Root, param, canonical, written), told);
-            assert_eq!(path(InputAt::Field, param, canonical, written), format!("input.{told}"));
-        }
-        assert_eq!(path(InputAt::Field, "model", "messages", "messages"), "model");
-    }
 }

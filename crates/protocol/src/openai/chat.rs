@@ -3,11 +3,11 @@
 use super::logprobs::{self, ChatLogprobs};
 use super::messages::{Rules, messages};
 use super::parameters as shared;
-use super::{HARMLESS, Head, SYSTEM_FINGERPRINT, WireUsage, to_json, tools};
+use super::{HARMLESS, Head, SYSTEM_FINGERPRINT, WireUsage, format, to_json, tools};
 use crate::fields::{Object, missing, wrong_type};
 use crate::{
-    Answer, Choice, Delta, Error, Event, FinishReason, GenerateRequest, Input, Logprobs, StreamWriter, Usage,
-    json,
+    Answer, Choice, Delta, Error, Event, FinishReason, GenerateRequest, Input, Logprobs, Places,
+    StreamWriter, Usage, json,
 };
 use indexmap::IndexMap;
 use serde::Serialize;
@@ -22,15 +22,17 @@ pub struct ChatRequest {
     pub stream: bool,
     /// Whether a last chunk tells the usage.
     pub include_usage: bool,
+    /// Where what the backend names was written.
+    pub places: Places,
 }
 
 /// Reads a body.
 pub fn parse(body: &[u8]) -> Result<ChatRequest, Error> {
     let mut fields = Object::root(json::parse(body)?)?;
+    let mut places = Places::default();
     let model = shared::model(&mut fields)?;
     let messages = messages(&mut fields, Rules::OpenAi)?.ok_or_else(|| missing("messages"))?;
-    let tool_list = tools::tools(&mut fields)?;
-    let tool_choice = tools::tool_choice(&mut fields, &tool_list)?;
+    let tooling = tools::tooling(&mut fields, &mut places)?;
     let stream = shared::stream(&mut fields)?;
     let prompt_logprobs = fields.integer("prompt_logprobs", 0..=20)?.map(|count| count as u32);
     if prompt_logprobs.is_some() && stream.on {
@@ -39,10 +41,10 @@ pub fn parse(body: &[u8]) -> Result<ChatRequest, Error> {
     let request = GenerateRequest {
         model,
         input: Input::Chat(messages),
-        tools: tool_list,
-        tool_choice,
+        tools: tooling.tools,
+        tool_choice: tooling.choice,
         parallel_tool_calls: fields.boolean("parallel_tool_calls")?,
-        response_format: tools::response_format(&mut fields)?,
+        response_format: format::response_format(&mut fields, &mut places)?,
         sampling: shared::sampling(&mut fields, 2.0)?,
         max_tokens: shared::max_tokens(&mut fields, 1)?,
         stop: shared::stop(&mut fields)?,
@@ -60,7 +62,7 @@ pub fn parse(body: &[u8]) -> Result<ChatRequest, Error> {
     options(&mut fields)?;
     fields.harmless(HARMLESS);
     fields.finish()?;
-    Ok(ChatRequest { request, stream: stream.on, include_usage: stream.include_usage })
+    Ok(ChatRequest { request, stream: stream.on, include_usage: stream.include_usage, places })
 }
 
 /// `logprobs` and `top_logprobs`.
@@ -125,6 +127,9 @@ struct WireChoice<'a> {
     message: WireMessage<'a>,
     logprobs: Option<ChatLogprobs<'a>>,
     finish_reason: &'static str,
+    // Which stop text ended the answer, as vLLM says it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stop_reason: Option<&'a str>,
 }
 
 #[derive(Serialize)]
@@ -137,8 +142,12 @@ struct WireMessage<'a> {
     reasoning_content: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     reasoning: Option<&'a str>,
+    // An empty list would tell some clients that calls were made.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     tool_calls: Vec<WireCall<'a>>,
+    // Why each call that came back as text could not be read.
+    #[serde(skip_serializing_if = "<[String]>::is_empty")]
+    malformed_tool_calls: &'a [String],
 }
 
 #[derive(Serialize)]
@@ -222,9 +231,11 @@ fn wire_choice<'a>(index: usize, choice: &'a Choice, asked: &Asked) -> WireChoic
             reasoning_content: reasoning,
             reasoning,
             tool_calls,
+            malformed_tool_calls: &choice.malformed_calls,
         },
         logprobs: asked.logprobs.then(|| ChatLogprobs::new(&choice.logprobs)),
         finish_reason: choice.finish.unwrap_or(FinishReason::Stop).as_str(),
+        stop_reason: choice.stop_text.as_deref(),
     }
 }
 
@@ -247,6 +258,8 @@ struct ChunkChoice<'a> {
     delta: WireDelta<'a>,
     logprobs: Option<ChatLogprobs<'a>>,
     finish_reason: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stop_reason: Option<&'a str>,
 }
 
 #[derive(Default, Serialize)]
@@ -263,6 +276,8 @@ struct WireDelta<'a> {
     reasoning: Option<&'a str>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     tool_calls: Vec<WireCall<'a>>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    malformed_tool_calls: Vec<&'a str>,
 }
 
 /// Writes a chat completion as chunks.
@@ -292,16 +307,19 @@ impl ChunkWriter {
         }))
     }
 
-    fn one(
-        &self,
-        index: u32,
-        delta: WireDelta<'_>,
-        logprobs: &[Logprobs],
-        finish: Option<FinishReason>,
-    ) -> Event {
+    fn one(&self, index: u32, delta: WireDelta<'_>, logprobs: &[Logprobs]) -> Event {
         let logprobs = (self.asked.logprobs && !logprobs.is_empty()).then(|| ChatLogprobs::new(logprobs));
-        let finish_reason = finish.map(FinishReason::as_str);
-        self.chunk(vec![ChunkChoice { index, delta, logprobs, finish_reason }], None)
+        self.chunk(vec![ChunkChoice { index, delta, logprobs, finish_reason: None, stop_reason: None }], None)
+    }
+
+    fn end(&self, index: u32, reason: FinishReason, stop_reason: Option<&str>) -> Event {
+        let finish_reason = Some(reason.as_str());
+        let delta = WireDelta::default();
+        self.chunk(vec![ChunkChoice { index, delta, logprobs: None, finish_reason, stop_reason }], None)
+    }
+
+    fn call(&self, choice: u32, call: WireCall<'_>) -> Event {
+        self.one(choice, WireDelta { tool_calls: vec![call], ..WireDelta::default() }, &[])
     }
 
     /// The role of every choice, before anything else.
@@ -317,7 +335,7 @@ impl ChunkWriter {
                     refusal: Some(None),
                     ..WireDelta::default()
                 };
-                self.one(choice, delta, &[], None)
+                self.one(choice, delta, &[])
             })
             .collect()
     }
@@ -327,42 +345,34 @@ impl StreamWriter for ChunkWriter {
     fn delta(&mut self, _source: usize, delta: Delta) -> Vec<Event> {
         let mut events = self.start();
         match &delta {
-            Delta::Started { .. } | Delta::PromptLogprobs(_) | Delta::MalformedCall { .. } => {}
+            Delta::Started { .. } | Delta::PromptLogprobs(_) => {}
             Delta::Usage(usage) => self.usage = *usage,
             Delta::Text { choice, text, logprobs } => {
                 let delta = WireDelta { content: Some(text), ..WireDelta::default() };
-                events.push(self.one(*choice, delta, logprobs, None));
+                events.push(self.one(*choice, delta, logprobs));
             }
             Delta::Reasoning { choice, text } => {
-                let delta = WireDelta {
-                    reasoning_content: Some(text),
-                    reasoning: Some(text),
-                    ..WireDelta::default()
-                };
-                events.push(self.one(*choice, delta, &[], None));
+                let (reasoning_content, reasoning) = (Some(text.as_str()), Some(text.as_str()));
+                let delta = WireDelta { reasoning_content, reasoning, ..WireDelta::default() };
+                events.push(self.one(*choice, delta, &[]));
             }
             Delta::ToolCallStart { choice, index, id, name } => {
-                let call = WireCall {
-                    index: Some(*index),
-                    id: Some(id),
-                    kind: Some("function"),
-                    function: WireFunction { name: Some(name), arguments: "" },
-                };
-                let delta = WireDelta { tool_calls: vec![call], ..WireDelta::default() };
-                events.push(self.one(*choice, delta, &[], None));
+                let function = WireFunction { name: Some(name), arguments: "" };
+                let kind = Some("function");
+                events
+                    .push(self.call(*choice, WireCall { index: Some(*index), id: Some(id), kind, function }));
             }
             Delta::ToolCallArguments { choice, index, arguments } => {
-                let call = WireCall {
-                    index: Some(*index),
-                    id: None,
-                    kind: None,
-                    function: WireFunction { name: None, arguments },
-                };
-                let delta = WireDelta { tool_calls: vec![call], ..WireDelta::default() };
-                events.push(self.one(*choice, delta, &[], None));
+                let function = WireFunction { name: None, arguments };
+                let call = WireCall { index: Some(*index), id: None, kind: None, function };
+                events.push(self.call(*choice, call));
             }
-            Delta::Finish { choice, reason, .. } => {
-                events.push(self.one(*choice, WireDelta::default(), &[], Some(*reason)));
+            Delta::MalformedCall { choice, why } => {
+                let delta = WireDelta { malformed_tool_calls: vec![why], ..WireDelta::default() };
+                events.push(self.one(*choice, delta, &[]));
+            }
+            Delta::Finish { choice, reason, stop_text } => {
+                events.push(self.end(*choice, *reason, stop_text.as_deref()));
             }
         }
         events

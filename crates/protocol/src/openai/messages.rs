@@ -1,7 +1,8 @@
 //! `messages`: conversations as OpenAI and Workers AI write them.
 //!
-//! Workers AI is the laxer of the two: a tool's answer need not name its call, and calls come flat with
-//! arguments as objects. Whether a model's template can render a conversation is the backend's business.
+//! Workers AI is the laxer of the two: calls and their answers need no ids, and calls come flat with arguments as
+//! objects. Calls without an id get one by their place, and answers that of the call they answer, so that a
+//! conversation is the same canonical one however it was written. Whether a model's template can render a conversation is the backend's business.
 
 use crate::fields::{self, Object, element, missing, unsupported, wrong_type};
 use crate::{Content, Error, Message, Part, Role, ToolCall};
@@ -27,12 +28,44 @@ pub(crate) fn messages(fields: &mut Object, rules: Rules) -> Result<Option<Vec<M
             format!("Invalid value for '{path}': at least one message is needed"),
         ));
     }
-    messages
+    let mut messages: Vec<Message> = messages
         .into_iter()
         .enumerate()
         .map(|(index, value)| message(Object::at(element(&path, index), value)?, rules))
-        .collect::<Result<_, _>>()
-        .map(Some)
+        .collect::<Result<_, _>>()?;
+    if rules == Rules::WorkersAi {
+        give_ids(&mut messages);
+    }
+    Ok(Some(messages))
+}
+
+/// Names calls that came without an id by their place, and gives each answer without one the id of the call it
+/// answers: the first that is still open of the tool it names, or the first at all.
+fn give_ids(messages: &mut [Message]) {
+    // Calls of the last turn that have no answer yet: id and name.
+    let mut open: Vec<(String, String)> = Vec::new();
+    for (index, message) in messages.iter_mut().enumerate() {
+        if !message.tool_calls.is_empty() {
+            open.clear();
+        }
+        for (number, call) in message.tool_calls.iter_mut().enumerate() {
+            if call.id.is_empty() {
+                call.id = format!("call_{index}_{number}");
+            }
+            open.push((call.id.clone(), call.name.clone()));
+        }
+        if message.role != Role::Tool {
+            continue;
+        }
+        let answered = match (&message.tool_call_id, &message.name) {
+            (Some(id), _) => open.iter().position(|(open, _)| open == id),
+            (None, Some(name)) => open.iter().position(|(_, open)| open == name),
+            (None, None) => (!open.is_empty()).then_some(0),
+        };
+        if let Some(answered) = answered {
+            message.tool_call_id = Some(open.remove(answered).0);
+        }
+    }
 }
 
 fn message(mut fields: Object, rules: Rules) -> Result<Message, Error> {
@@ -50,7 +83,8 @@ fn message(mut fields: Object, rules: Rules) -> Result<Message, Error> {
     let reasoning_content = fields.string("reasoning_content")?;
     let reasoning = fields.string("reasoning")?;
     let reasoning = reasoning_content.or(reasoning).filter(|_| role == Role::Assistant);
-    let tool_call_id = fields.string("tool_call_id")?;
+    let lax = rules == Rules::WorkersAi;
+    let tool_call_id = fields.string("tool_call_id")?.filter(|id| !(lax && id.is_empty()));
     if role == Role::Tool && tool_call_id.is_none() && rules == Rules::OpenAi {
         return Err(missing(&fields.path("tool_call_id")));
     }
@@ -172,7 +206,8 @@ fn tool_calls(fields: &mut Object, role: Role, rules: Rules) -> Result<Vec<ToolC
             }
             let id = match call.string("id")? {
                 Some(id) => id,
-                None if rules == Rules::WorkersAi => format!("call_{index}"),
+                // See `give_ids`.
+                None if rules == Rules::WorkersAi => String::new(),
                 None => return Err(missing(&call.path("id"))),
             };
             let (name, arguments) = match call.object("function")? {

@@ -7,10 +7,12 @@ pub mod chat;
 pub mod completions;
 pub mod embeddings;
 pub mod error;
+pub(crate) mod format;
 mod logprobs;
 pub(crate) mod messages;
 pub mod models;
 pub(crate) mod parameters;
+pub mod tokenize;
 pub(crate) mod tools;
 mod usage;
 

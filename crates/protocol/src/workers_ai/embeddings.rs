@@ -1,6 +1,6 @@
 //! Native embeddings: `{"text": ...}` in, `{"shape", "data"}` out.
 
-use super::{InputAt, envelope, input_object};
+use super::{InputAt, input_object};
 use crate::fields::{missing, wrong_type};
 use crate::openai::embeddings::texts;
 use crate::openai::to_json;
@@ -33,7 +33,7 @@ struct EmbeddedUsage {
     total_tokens: u32,
 }
 
-/// The answer in its envelope.
+/// The answer, without an envelope.
 #[must_use]
 pub fn result(embeddings: &Embeddings) -> String {
     let vectors = &embeddings.vectors;
@@ -43,7 +43,7 @@ pub fn result(embeddings: &Embeddings) -> String {
         data: vectors,
         usage: EmbeddedUsage { prompt_tokens: tokens, total_tokens: tokens },
     };
-    envelope(to_json(&embedded), None)
+    to_json(&embedded)
 }
 
 #[cfg(test)]
@@ -56,7 +56,7 @@ mod tests {
         let request = parse("m", json!({"text": ["a", "b"]}), InputAt::Root).unwrap();
         assert_eq!(request.inputs.len(), 2);
         let embeddings = Embeddings { vectors: vec![vec![1.0, 0.0], vec![0.0, 1.0]], prompt_tokens: 4 };
-        assert!(result(&embeddings).starts_with(r#"{"result":{"shape":[2,2],"data":[[1.0,0.0],[0.0,1.0]],"#));
+        assert!(result(&embeddings).starts_with(r#"{"shape":[2,2],"data":[[1.0,0.0],[0.0,1.0]],"#));
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! Errors as Workers AI writes them: numeric codes in an envelope; on `/ai/v1/*` OpenAI's object beside it.
+//! Errors as Workers AI writes them: numeric codes in an envelope; on `/ai/v1/*` OpenAI's object beside it; through
+//! the AI binding an object of its own.
 
 use crate::openai::{error as openai, to_json};
 use crate::{Error, ErrorKind};
@@ -6,6 +7,9 @@ use serde::Serialize;
 
 /// What a full queue is called here; clients look for this text.
 const CAPACITY: &str = "Capacity temporarily exceeded, please try again.";
+
+/// The code of an answer that is not the JSON that was asked for.
+const UNMET: u32 = 5024;
 
 /// The numeric code of a kind of error. `docs/errors.md` lists them for callers.
 #[must_use]
@@ -49,15 +53,14 @@ pub const fn status(kind: ErrorKind) -> u16 {
     }
 }
 
-/// The text of an error: what the API layer says stands bare, what inference says has a prefix.
-fn message(error: &Error) -> String {
-    match error.kind {
-        ErrorKind::Unauthorized => "Authentication error".to_owned(),
-        ErrorKind::Overloaded => format!("AiError: {CAPACITY}"),
-        ErrorKind::RouteNotFound
+/// Whether inference says it, and not the API layer before it.
+const fn of_inference(kind: ErrorKind) -> bool {
+    match kind {
+        ErrorKind::Unauthorized
+        | ErrorKind::RouteNotFound
         | ErrorKind::NotFound
         | ErrorKind::MethodNotAllowed
-        | ErrorKind::Forbidden => error.message.clone(),
+        | ErrorKind::Forbidden => false,
         ErrorKind::InvalidRequest
         | ErrorKind::Malformed
         | ErrorKind::ContextLength
@@ -66,9 +69,25 @@ fn message(error: &Error) -> String {
         | ErrorKind::Timeout
         | ErrorKind::TooLarge
         | ErrorKind::UnsupportedEncoding
+        | ErrorKind::Overloaded
         | ErrorKind::Unavailable
-        | ErrorKind::Internal => format!("AiError: {}", error.message),
+        | ErrorKind::Internal => true,
     }
+}
+
+/// What went wrong, in words that clients may look for.
+fn description(error: &Error) -> String {
+    match error.kind {
+        ErrorKind::Unauthorized => "Authentication error".to_owned(),
+        ErrorKind::Overloaded => CAPACITY.to_owned(),
+        _ => error.message.clone(),
+    }
+}
+
+/// The text of an error: what the API layer says stands bare, what inference says has a prefix.
+fn message(error: &Error) -> String {
+    let description = description(error);
+    if of_inference(error.kind) { format!("AiError: {description}") } else { description }
 }
 
 #[derive(Serialize)]
@@ -104,6 +123,47 @@ fn write(error: &Error, openai: Option<openai::WireError<'_>>) -> String {
     to_json(&Body { result: None, success: false, errors, messages: [], error: openai })
 }
 
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct BindingBody<'a> {
+    internal_code: u32,
+    message: &'a str,
+    name: &'static str,
+    description: &'a str,
+    // Some calls of the binding read this form instead.
+    errors: [Entry; 1],
+}
+
+/// The body of an error through the AI binding, which throws it as `<internalCode>: <description>`.
+#[must_use]
+pub fn body_for_binding(error: &Error) -> String {
+    for_binding(code(error.kind), &message(error), &description(error))
+}
+
+fn for_binding(code: u32, message: &str, description: &str) -> String {
+    let errors = [Entry { code, message: message.to_owned() }];
+    to_json(&BindingBody { internal_code: code, message, name: "AiError", description, errors })
+}
+
+/// The body of the answer to a request in JSON mode whose text is no JSON; `why` says how that came.
+#[must_use]
+pub fn unmet_json_mode(why: &str) -> String {
+    let errors = [Entry { code: UNMET, message: format!("AiError: {}", unmet(why)) }];
+    to_json(&Body { result: None, success: false, errors, messages: [], error: None })
+}
+
+/// The same through the AI binding.
+#[must_use]
+pub fn unmet_json_mode_for_binding(why: &str) -> String {
+    let description = unmet(why);
+    for_binding(UNMET, &format!("AiError: {description}"), &description)
+}
+
+/// Clients look for these words.
+fn unmet(why: &str) -> String {
+    format!("JSON Mode couldn't be met: {why}")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -121,6 +181,23 @@ mod tests {
                 r#""error":{"message":"too many","type":"invalid_request_error","param":"n","code":"invalid_value"}}"#
             )
         );
+    }
+
+    #[test]
+    fn the_binding_reads_code_and_description() {
+        assert_eq!(
+            body_for_binding(&Error::new(ErrorKind::Overloaded, "the queue is full at 3 requests")),
+            concat!(
+                r#"{"internalCode":3040,"message":"AiError: Capacity temporarily exceeded, please try again.","#,
+                r#""name":"AiError","description":"Capacity temporarily exceeded, please try again.","#,
+                r#""errors":[{"code":3040,"message":"AiError: Capacity temporarily exceeded, please try again."}]}"#
+            )
+        );
+        assert!(
+            unmet_json_mode("cut")
+                .contains(r#""errors":[{"code":5024,"message":"AiError: JSON Mode couldn't be met: cut"}]"#)
+        );
+        assert!(unmet_json_mode_for_binding("cut").contains(r#""internalCode":5024"#));
     }
 
     #[test]

@@ -1,20 +1,43 @@
-//! Native text generation: `prompt` or `messages` in, `{"response": ...}` out.
+//! Native text generation: `prompt` or `messages` in. What goes out is written in `generated.rs`.
+//!
+//! Two shapes of answer are in use. The older models give `{"response", "tool_calls", "usage"}`; the newer large ones
+//! give OpenAI's chat completion. The request decides which ([`Shape`]), never the answer, so that a client knows what
+//! it will read.
 
-use super::{InputAt, envelope, input_object};
+use super::{InputAt, input_object};
 use crate::fields::{Object, missing, unsupported};
 use crate::openai::messages::{Rules, messages};
 use crate::openai::parameters as shared;
-use crate::openai::{HARMLESS, WireUsage, chat, to_json, tools};
-use crate::{
-    Answer, Delta, Error, Event, GenerateRequest, Input, Message, Prompt, ResponseFormat, Role, StreamWriter,
-    ToolCall, Usage,
-};
-use serde::Serialize;
+use crate::openai::{HARMLESS, chat, format, tools};
+use crate::{Error, GenerateRequest, Input, Message, Places, Prompt, Role};
+use indexmap::IndexMap;
 use serde_json::Value;
-use std::collections::BTreeMap;
 
-/// Tokens of an answer where the caller sets no limit, as documented by Cloudflare.
+/// Tokens of an answer in the native shape where the caller sets no limit, as documented by Cloudflare.
 const DEFAULT_MAX_TOKENS: u32 = 256;
+
+/// How the ids of models begin whose answers have OpenAI's shape on Cloudflare's side too.
+const OPENAI_SHAPED: &[&str] = &["@cf/moonshotai/", "@cf/zai-org/", "@cf/qwen/qwen3-"];
+
+/// Fields that only inputs of those models have.
+const OPENAI_FIELDS: &[&str] = &[
+    "chat_template_kwargs",
+    "logprobs",
+    "max_completion_tokens",
+    "n",
+    "reasoning_effort",
+    "stream_options",
+    "top_logprobs",
+];
+
+/// How an answer is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shape {
+    /// `{"response": ...}`.
+    Native,
+    /// A chat completion.
+    OpenAi,
+}
 
 /// Native text generation as asked for.
 #[derive(Clone, Debug, PartialEq)]
@@ -23,38 +46,50 @@ pub struct TextRequest {
     pub request: GenerateRequest,
     /// Whether the answer is wanted as it is made.
     pub stream: bool,
+    /// Whether a last chunk of OpenAI's shape tells the usage.
+    pub include_usage: bool,
+    /// How the answer is written.
+    pub shape: Shape,
+    /// Where what the backend names was written.
+    pub places: Places,
 }
 
 /// Reads an input for a model.
 pub fn parse(model: &str, input: Value, at: InputAt) -> Result<TextRequest, Error> {
+    // `null` asks for no thinking here, and is not the same as saying nothing.
+    let unthinking = input.get("reasoning_effort").is_some_and(Value::is_null);
     let mut fields = input_object(input, at)?;
-    let input = prompt_or_messages(&mut fields)?;
-    let tool_list = tools::tools(&mut fields)?;
-    let tool_choice = tools::tool_choice(&mut fields, &tool_list)?;
+    let mut places = at.places();
+    let openai = OPENAI_SHAPED.iter().any(|prefix| model.starts_with(prefix))
+        || OPENAI_FIELDS.iter().any(|name| fields.has(name));
+    let shape = if openai { Shape::OpenAi } else { Shape::Native };
+    let input = prompt_or_messages(&mut fields, &mut places)?;
+    let tooling = tools::tooling(&mut fields, &mut places)?;
     let stream = shared::stream(&mut fields)?;
-    if shared::choices(&mut fields)? != 1 {
-        // The native answer has room for one.
-        return Err(unsupported(&fields.path("n")));
-    }
-    if chat::logprobs_wanted(&mut fields)?.is_some() {
-        return Err(unsupported(&fields.path("logprobs")));
+    let max_tokens = shared::max_tokens(&mut fields, 1)?;
+    let mut template_variables = chat::template_variables(&mut fields)?;
+    if unthinking && matches!(input, Input::Chat(_)) {
+        think_not(&mut template_variables);
     }
     let request = GenerateRequest {
         model: model.to_owned(),
         input,
-        tools: tool_list,
-        tool_choice,
+        tools: tooling.tools,
+        tool_choice: tooling.choice,
         parallel_tool_calls: fields.boolean("parallel_tool_calls")?,
-        response_format: tools::response_format(&mut fields)?,
+        response_format: format::response_format(&mut fields, &mut places)?,
         sampling: shared::sampling(&mut fields, 5.0)?,
-        max_tokens: Some(shared::max_tokens(&mut fields, 1)?.unwrap_or(DEFAULT_MAX_TOKENS)),
+        max_tokens: match shape {
+            Shape::Native => Some(max_tokens.unwrap_or(DEFAULT_MAX_TOKENS)),
+            Shape::OpenAi => max_tokens,
+        },
         stop: shared::stop(&mut fields)?,
-        choices: 1,
-        logprobs: None,
+        choices: shared::choices(&mut fields)?,
+        logprobs: chat::logprobs_wanted(&mut fields)?,
         prompt_logprobs: None,
         ignore_eos: fields.boolean("ignore_eos")?.unwrap_or(false),
         reasoning_effort: shared::reasoning_effort(&mut fields)?,
-        template_variables: chat::template_variables(&mut fields)?,
+        template_variables,
         session: shared::label(&mut fields, "prompt_cache_key")?,
         cache_salt: shared::label(&mut fields, "cache_salt")?,
     };
@@ -62,11 +97,18 @@ pub fn parse(model: &str, input: Value, at: InputAt) -> Result<TextRequest, Erro
     chat::options(&mut fields)?;
     fields.harmless(HARMLESS);
     fields.finish()?;
-    Ok(TextRequest { request, stream: stream.on })
+    Ok(TextRequest { request, stream: stream.on, include_usage: stream.include_usage, shape, places })
+}
+
+/// The switches that chat templates have for thinking; a template that has none passes over them.
+fn think_not(variables: &mut IndexMap<String, Value>) {
+    for name in ["enable_thinking", "thinking"] {
+        variables.entry(name.to_owned()).or_insert(Value::Bool(false));
+    }
 }
 
 /// A `prompt` goes through the model's chat template unless `raw` is set.
-fn prompt_or_messages(fields: &mut Object) -> Result<Input, Error> {
+fn prompt_or_messages(fields: &mut Object, places: &mut Places) -> Result<Input, Error> {
     let raw = fields.boolean("raw")?.unwrap_or(false);
     let prompt = fields.string("prompt")?;
     let messages = messages(fields, Rules::WorkersAi)?;
@@ -80,7 +122,12 @@ fn prompt_or_messages(fields: &mut Object) -> Result<Input, Error> {
             Err(Error::invalid(&path, format!("Invalid value for '{path}': the prompt is empty")))
         }
         (Some(prompt), None) if raw => Ok(Input::Prompt(Prompt::Text(prompt))),
-        (Some(prompt), None) => Ok(Input::Chat(vec![Message::text(Role::User, prompt)])),
+        (Some(prompt), None) => {
+            for path in ["messages", "messages[0]", "messages[0].content"] {
+                places.moved(path, "prompt");
+            }
+            Ok(Input::Chat(vec![Message::text(Role::User, prompt)]))
+        }
         (None, Some(_)) if raw => {
             let path = fields.path("raw");
             Err(Error::invalid(&path, format!("'{path}' needs 'prompt', not 'messages'")))
@@ -95,122 +142,10 @@ fn prompt_or_messages(fields: &mut Object) -> Result<Input, Error> {
     }
 }
 
-#[derive(Serialize)]
-struct Generated<'a> {
-    response: Value,
-    tool_calls: Vec<WireCall<'a>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    reasoning_content: Option<&'a str>,
-    usage: WireUsage,
-    finish_reason: &'static str,
-}
-
-#[derive(Serialize)]
-struct WireCall<'a> {
-    name: &'a str,
-    arguments: Value,
-}
-
-impl<'a> From<&'a ToolCall> for WireCall<'a> {
-    /// Arguments are an object here; text that is no JSON stays text.
-    fn from(call: &'a ToolCall) -> Self {
-        let arguments =
-            serde_json::from_str(&call.arguments).unwrap_or_else(|_| Value::String(call.arguments.clone()));
-        Self { name: &call.name, arguments }
-    }
-}
-
-/// The whole answer in its envelope. With a JSON format the response is the parsed value, as documented.
-#[must_use]
-pub fn result(format: &ResponseFormat, answer: &Answer) -> String {
-    let Some(choice) = answer.choices.first() else { unreachable!("a request has at least one choice") };
-    let text = || Value::String(choice.text.clone());
-    let response = match format {
-        ResponseFormat::Text | ResponseFormat::Regex(_) | ResponseFormat::Lark(_) => text(),
-        // Cut by max_tokens it may not parse; then the caller gets what there is.
-        ResponseFormat::JsonObject | ResponseFormat::JsonSchema { .. } => {
-            serde_json::from_str(&choice.text).unwrap_or_else(|_| text())
-        }
-    };
-    let generated = Generated {
-        response,
-        tool_calls: choice.tool_calls.iter().map(Into::into).collect(),
-        reasoning_content: Some(choice.reasoning.as_str()).filter(|text| !text.is_empty()),
-        usage: answer.usage.unwrap_or_default().into(),
-        finish_reason: choice.finish.map_or("stop", crate::FinishReason::as_str),
-    };
-    envelope(to_json(&generated), None)
-}
-
-/// One event of a stream.
-#[derive(Default, Serialize)]
-struct Frame<'a> {
-    response: &'a str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    reasoning_content: Option<&'a str>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    tool_calls: Vec<WireCall<'a>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    usage: Option<WireUsage>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    finish_reason: Option<&'static str>,
-}
-
-/// Writes an answer as native events: text as it comes, each tool call once it is whole, then the usage.
-#[derive(Default)]
-pub struct FrameWriter {
-    calls: BTreeMap<u32, ToolCall>,
-    finish_reason: Option<&'static str>,
-    usage: Usage,
-}
-
-impl StreamWriter for FrameWriter {
-    fn delta(&mut self, _source: usize, delta: Delta) -> Vec<Event> {
-        let frame = match &delta {
-            Delta::Started { .. } | Delta::PromptLogprobs(_) | Delta::MalformedCall { .. } => return Vec::new(),
-            Delta::Text { text, .. } if text.is_empty() => return Vec::new(),
-            Delta::Text { text, .. } => to_json(&Frame { response: text, ..Frame::default() }),
-            Delta::Reasoning { text, .. } => {
-                to_json(&Frame { reasoning_content: Some(text), ..Frame::default() })
-            }
-            Delta::ToolCallStart { index, id, name, .. } => {
-                let call = ToolCall { id: id.clone(), name: name.clone(), arguments: String::new() };
-                self.calls.insert(*index, call);
-                return Vec::new();
-            }
-            Delta::ToolCallArguments { index, arguments, .. } => {
-                if let Some(call) = self.calls.get_mut(index) {
-                    call.arguments.push_str(arguments);
-                }
-                return Vec::new();
-            }
-            Delta::Finish { reason, .. } => {
-                self.finish_reason = Some(reason.as_str());
-                if self.calls.is_empty() {
-                    return Vec::new();
-                }
-                let tool_calls = self.calls.values().map(Into::into).collect();
-                to_json(&Frame { tool_calls, ..Frame::default() })
-            }
-            Delta::Usage(usage) => {
-                self.usage = *usage;
-                return Vec::new();
-            }
-        };
-        vec![Event::data(frame)]
-    }
-
-    fn finish(&mut self) -> Vec<Event> {
-        let last =
-            Frame { usage: Some(self.usage.into()), finish_reason: self.finish_reason, ..Frame::default() };
-        vec![Event::data(to_json(&last)), Event::data("[DONE]")]
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::FinishReason;
+    use crate::{ErrorKind, ResponseFormat, ToolChoice};
     use serde_json::json;
 
     fn parsed(input: Value) -> Result<TextRequest, Error> {
@@ -229,20 +164,33 @@ mod tests {
     }
 
     #[test]
-    fn native_tool_forms_are_read() {
+    fn native_tool_forms_are_read_and_calls_without_ids_linked_to_their_answers() {
         let text = parsed(json!({
             "messages": [
-                {"role": "user", "content": "2+2?"},
-                {"role": "assistant", "content": "", "tool_calls": [{"name": "add", "arguments": {"a": 2}}]},
-                {"role": "tool", "name": "add", "content": "4"},
+                {"role": "user", "content": "2+2 and 3*3?"},
+                {"role": "assistant", "content": "", "tool_calls": [
+                    {"name": "add", "arguments": {"a": 2}}, {"name": "mul", "arguments": "{\"a\":3}"},
+                    {"id": "own", "type": "function", "function": {"name": "add", "arguments": "{}"}},
+                ]},
+                {"role": "tool", "name": "mul", "content": "9"},
+                {"role": "tool", "content": "4"},
+                {"role": "tool", "tool_call_id": "own", "name": "add", "content": "0"},
+                {"role": "tool", "content": "nobody asked"},
             ],
             "tools": [{"name": "add", "description": "adds", "parameters": {"type": "object"}}],
+            "tool_choice": "any",
             "response_format": {"type": "json_schema", "json_schema": {"type": "object", "title": "T"}},
         }))
         .unwrap();
         assert_eq!(text.request.tools[0].name, "add");
+        assert_eq!(text.request.tool_choice, ToolChoice::Required);
         let Input::Chat(messages) = &text.request.input else { panic!("a conversation") };
         assert_eq!(messages[1].tool_calls[0].arguments, r#"{"a":2}"#);
+        let ids: Vec<&str> = messages[1].tool_calls.iter().map(|call| call.id.as_str()).collect();
+        assert_eq!(ids, ["call_1_0", "call_1_1", "own"]);
+        let answered: Vec<Option<&str>> =
+            messages[2..].iter().map(|message| message.tool_call_id.as_deref()).collect();
+        assert_eq!(answered, [Some("call_1_1"), Some("call_1_0"), Some("own"), None]);
         assert_eq!(
             text.request.response_format,
             ResponseFormat::JsonSchema {
@@ -254,16 +202,56 @@ mod tests {
     }
 
     #[test]
+    fn the_request_decides_the_shape_of_the_answer() {
+        let shape = |model: &str, more: Value| {
+            let mut input = json!({"prompt": "hi"});
+            for (name, value) in more.as_object().unwrap() {
+                input[name] = value.clone();
+            }
+            let text = parse(model, input, InputAt::Root).unwrap();
+            (text.shape, text.request.max_tokens)
+        };
+        let native = (Shape::Native, Some(256));
+        assert_eq!(shape("@cf/meta/llama-3.1-8b-instruct", json!({})), native);
+        assert_eq!(shape("m", json!({"tools": [{"name": "f"}], "tool_choice": "auto", "n": null})), native);
+        assert_eq!(shape("m", json!({"reasoning_effort": null})), native);
+        let openai = (Shape::OpenAi, None);
+        assert_eq!(shape("@cf/moonshotai/kimi-k2.5", json!({})), openai);
+        for more in [
+            json!({"n": 2}),
+            json!({"logprobs": true}),
+            json!({"stream_options": {}}),
+            json!({"reasoning_effort": "low"}),
+            json!({"chat_template_kwargs": {}}),
+        ] {
+            assert_eq!(shape("m", more), openai);
+        }
+    }
+
+    #[test]
+    fn no_effort_turns_thinking_off_where_there_is_a_switch() {
+        let variables = |input: Value| parsed(input).unwrap().request.template_variables;
+        let off = variables(json!({"prompt": "hi", "reasoning_effort": null}));
+        assert_eq!((&off["enable_thinking"], &off["thinking"]), (&json!(false), &json!(false)));
+        let own =
+            json!({"prompt": "hi", "reasoning_effort": null, "chat_template_kwargs": {"thinking": true}});
+        assert_eq!(variables(own)["thinking"], true);
+        assert!(variables(json!({"prompt": "hi"})).is_empty());
+        assert!(variables(json!({"prompt": "hi", "raw": true, "reasoning_effort": null})).is_empty());
+    }
+
+    #[test]
     fn wrong_inputs_are_named() {
         for (input, param) in [
             (json!({}), "messages"),
             (json!({"prompt": "a", "messages": [{"role": "user", "content": "a"}]}), "prompt"),
             (json!({"prompt": ""}), "prompt"),
             (json!({"messages": [{"role": "user", "content": "a"}], "raw": true}), "raw"),
-            (json!({"prompt": "a", "n": 2}), "n"),
+            (json!({"prompt": "a", "n": 0}), "n"),
             (json!({"prompt": "a", "lora": "x"}), "lora"),
             (json!({"prompt": "a", "max_token": 3}), "max_token"),
             (json!({"prompt": "a", "temperature": 6}), "temperature"),
+            (json!({"prompt": "a", "tools": [{"name": ""}]}), "tools[0].name"),
             (json!({"requests": []}), "requests"),
         ] {
             assert_eq!(parsed(input.clone()).unwrap_err().param.as_deref(), Some(param), "{input}");
@@ -273,42 +261,27 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_ends_with_usage_and_done() {
-        let mut writer = FrameWriter::default();
-        let mut events = Vec::new();
-        for delta in [
-            Delta::Started { prompt_tokens: 3, cached_tokens: 2 },
-            Delta::Text { choice: 0, text: "hé".to_owned(), logprobs: Vec::new() },
-            Delta::ToolCallStart { choice: 0, index: 0, id: "c".to_owned(), name: "add".to_owned() },
-            Delta::ToolCallArguments { choice: 0, index: 0, arguments: "{\"a\":".to_owned() },
-            Delta::ToolCallArguments { choice: 0, index: 0, arguments: "2}".to_owned() },
-            Delta::Finish { choice: 0, reason: FinishReason::ToolCalls, stop_text: None },
-            Delta::Usage(Usage {
-                prompt_tokens: 3,
-                cached_tokens: 1,
-                completion_tokens: 2,
-                reasoning_tokens: 0,
-            }),
+    fn what_the_backend_names_is_told_as_written() {
+        let prompt = json!({"prompt": "a"});
+        let flat = json!({
+            "messages": [{"role": "user", "content": "a"}], "tools": [{"name": "f", "parameters": {}}],
+            "response_format": {"type": "json_schema", "json_schema": {"type": "object"}},
+        });
+        for (input, canonical, written) in [
+            (&prompt, "messages", "prompt"),
+            (&prompt, "messages[0].content", "prompt"),
+            (&prompt, "prompt", "prompt"),
+            (&prompt, "temperature", "temperature"),
+            (&flat, "messages[0].tool_calls", "messages[0].tool_calls"),
+            (&flat, "tools[0].function.parameters/properties/x", "tools[0].parameters/properties/x"),
+            (&flat, "response_format.json_schema.schema/anyOf/1", "response_format.json_schema/anyOf/1"),
         ] {
-            events.extend(writer.delta(0, delta));
+            let told = |at| {
+                let places = parse("m", input.clone(), at).unwrap().places;
+                places.locate(Error::new(ErrorKind::Unsupported, "no").at(canonical)).param.unwrap()
+            };
+            assert_eq!(told(InputAt::Root), written);
+            assert_eq!(told(InputAt::Field), format!("input.{written}"));
         }
-        events.extend(writer.finish());
-        let data: Vec<&str> = events.iter().map(|event| event.data.as_str()).collect();
-        assert_eq!(data[0], r#"{"response":"hé"}"#);
-        assert_eq!(data[1], r#"{"response":"","tool_calls":[{"name":"add","arguments":{"a":2}}]}"#);
-        assert!(data[2].starts_with(
-            r#"{"response":"","usage":{"prompt_tokens":3,"completion_tokens":2,"total_tokens":5,"#
-        ));
-        assert_eq!(data[3], "[DONE]");
-    }
-
-    #[test]
-    fn json_formats_give_a_value_and_text_gives_text() {
-        let mut answer = Answer::new(1);
-        answer.push(Delta::Text { choice: 0, text: "{\"a\":1}".to_owned(), logprobs: Vec::new() });
-        assert!(result(&ResponseFormat::Text, &answer).starts_with(r#"{"result":{"response":"{\"a\":1}","#));
-        assert!(
-            result(&ResponseFormat::JsonObject, &answer).starts_with(r#"{"result":{"response":{"a":1},"#)
-        );
     }
 }

@@ -2,14 +2,16 @@
 //!
 //! Its OpenAI-compatible routes (`/ai/v1/*`) speak [`crate::openai`], except that their errors carry both shapes.
 
+pub mod binding;
 pub mod catalog;
 pub mod embeddings;
 pub mod error;
+pub mod generated;
 pub mod generation;
 
 use crate::fields::Object;
 use crate::openai::to_json;
-use crate::{Error, json};
+use crate::{Error, Places, json};
 use serde::Serialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -23,6 +25,12 @@ struct Envelope<'a> {
     messages: [(); 0],
     #[serde(skip_serializing_if = "Option::is_none")]
     result_info: Option<catalog::ResultInfo>,
+}
+
+/// A result, which is JSON text, in the envelope of the REST API.
+#[must_use]
+pub fn enveloped(result: String) -> String {
+    envelope(result, None)
 }
 
 /// Wraps a result, which is JSON text.
@@ -73,12 +81,12 @@ pub enum InputAt {
 }
 
 impl InputAt {
-    /// The path of a field of the input inside the body.
+    /// Where the fields of a canonical request stand, before any is moved.
     #[must_use]
-    pub fn path(self, field: &str) -> String {
+    pub fn places(self) -> Places {
         match self {
-            Self::Root => field.to_owned(),
-            Self::Field => format!("input.{field}"),
+            Self::Root => Places::default(),
+            Self::Field => Places::inside("input"),
         }
     }
 }

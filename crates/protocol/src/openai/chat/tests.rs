@@ -145,6 +145,7 @@ fn what_is_left_out_takes_its_default() {
             },
             stream: false,
             include_usage: false,
+            places: Places::default(),
         }
     );
 }
@@ -466,7 +467,7 @@ proptest! {
         let head = Head { id: "x".to_owned(), created: 0, model: "m".to_owned() };
         let asked = Asked { choices: 1, logprobs: false, include_usage: true };
         let mut chunks = ChunkWriter::new(head.clone(), asked);
-        let mut frames = crate::workers_ai::generation::FrameWriter::default();
+        let mut frames = crate::workers_ai::generated::FrameWriter::default();
         let (mut events, mut native) = (chunks.delta(0, Delta::Started { prompt_tokens: 3, cached_tokens: 2 }), Vec::new());
         let mut answer = Answer::new(1);
         for piece in cuts.windows(2) {

@@ -1,0 +1,181 @@
+//! What a Worker's AI binding calls, so that `env.AI` of an unmodified Worker can be this server.
+//!
+//! workerd sends the calls as they are (`POST /run?version=3`). Miniflare sends each to `/` and writes the original
+//! address and headers into headers of its own; [`readdress`] puts them back before the request is routed, so that
+//! the same front (key, Host, Origin) stands before both. Results have the type `application/json` exactly and no
+//! envelope: the binding hands anything else to the Worker as a stream of bytes.
+
+use super::App;
+use super::body::read;
+use super::refusal::{Answered, Refusal};
+use super::workers_ai::{Form, Parameters, answer, parameters};
+use axum::extract::{Request, State};
+use axum::http::header::{self, HeaderName, HeaderValue};
+use axum::http::uri::PathAndQuery;
+use axum::http::{self, HeaderMap, Uri};
+use protocol::workers_ai::binding;
+use protocol::{Error, ErrorKind};
+use std::sync::Arc;
+
+/// `POST /run` and `POST /ai-gateway/run`.
+pub(super) async fn run(State(app): State<Arc<App>>, query: Parameters, request: Request) -> Answered {
+    check_query(&parameters(query)?)?;
+    let model = model(&app, request.headers())?;
+    let (headers, body) = read(&app, request).await?;
+    let inputs = body.parse(binding::parse).await?;
+    answer(&app, &headers, &model, inputs, Form::Binding).await
+}
+
+/// `GET /run`: a WebSocket is asked for.
+pub(super) async fn socket() -> Refusal {
+    unsupported("WebSockets are not supported by this server; call AI.run without 'websocket'")
+}
+
+/// `/to-everything/…`.
+pub(super) async fn no_markdown() -> Refusal {
+    unsupported("AI.toMarkdown is not supported by this server")
+}
+
+/// `/ai-gateway/…`, except `run`.
+pub(super) async fn no_gateway() -> Refusal {
+    unsupported("AI.gateway is not supported by this server; call AI.run for the models here")
+}
+
+fn unsupported(message: &str) -> Refusal {
+    Refusal(Error::new(ErrorKind::Unsupported, message))
+}
+
+/// Inputs that are a stream of bytes come as the body, the others in the query.
+fn check_query(query: &[(String, String)]) -> Result<(), Error> {
+    let value = |name: &str| query.iter().find(|(found, _)| found == name).map(|(_, value)| value.as_str());
+    if value("userInputs").is_some() {
+        let message = "Inputs that are streams are not supported by this server";
+        return Err(Error::new(ErrorKind::Unsupported, message).at("inputs"));
+    }
+    match value("version") {
+        None | Some("3") => Ok(()),
+        Some(_) => {
+            let message = "Only version 3 of the AI binding is supported by this server";
+            Err(Error::new(ErrorKind::Unsupported, message).at("version"))
+        }
+    }
+}
+
+fn model(app: &App, headers: &HeaderMap) -> Result<String, Error> {
+    let name = headers.get(binding::MODEL_HEADER).and_then(|name| name.to_str().ok()).unwrap_or_default();
+    if name.is_empty() {
+        let message = format!("The header {} must name the model", binding::MODEL_HEADER);
+        return Err(Error::new(ErrorKind::Malformed, message).at("model"));
+    }
+    Ok(binding::model(name, |name| app.model(name).is_ok()).to_owned())
+}
+
+/// Where Miniflare writes the original address.
+const ADDRESS: &str = "mf-url";
+
+/// What it writes before the names of the original headers.
+const ORIGINAL: &str = "mf-header-";
+
+/// Original headers that are not taken over: they are about the connection or the body as it came, or say who calls,
+/// which the outer request alone may say.
+const KEPT_OUT: &[HeaderName] = &[
+    header::CONNECTION,
+    header::CONTENT_ENCODING,
+    header::CONTENT_LENGTH,
+    header::EXPECT,
+    header::HOST,
+    header::ORIGIN,
+    header::TE,
+    header::TRAILER,
+    header::TRANSFER_ENCODING,
+    header::UPGRADE,
+];
+
+/// Gives a request that comes from Miniflare its original address and headers; leaves any other as it is.
+pub(super) fn readdress<B>(request: &mut http::Request<B>) {
+    if request.uri().path() != "/" {
+        return;
+    }
+    let original = match request.headers().get(ADDRESS).map(HeaderValue::to_str) {
+        Some(Ok(address)) => {
+            address.parse::<Uri>().ok().and_then(|address| address.path_and_query().cloned())
+        }
+        Some(Err(_)) => None,
+        // Miniflare also tries to open a WebSocket, for calls that are none of HTTP.
+        None => {
+            let query = request.uri().query().unwrap_or_default();
+            let tried = query.split('&').any(|parameter| parameter.starts_with("MF-Binding="));
+            tried.then(|| PathAndQuery::from_static("/run"))
+        }
+    };
+    let Some(original) = original else { return };
+    // Admission looks at the authority too: only the path changes.
+    let mut parts = request.uri().clone().into_parts();
+    parts.path_and_query = Some(original);
+    let Ok(uri) = Uri::from_parts(parts) else { return };
+    *request.uri_mut() = uri;
+    let headers = request.headers_mut();
+    let originals: Vec<(HeaderName, HeaderValue)> = headers
+        .iter()
+        .filter_map(|(name, value)| {
+            let name: HeaderName = name.as_str().strip_prefix(ORIGINAL)?.parse().ok()?;
+            (!KEPT_OUT.contains(&name)).then(|| (name, value.clone()))
+        })
+        .collect();
+    for (name, value) in originals {
+        // What the outer request says itself, a key above all, stands.
+        headers.entry(name).or_insert(value);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn readdressed(uri: &str, headers: &[(&str, &str)]) -> http::Request<()> {
+        let builder = http::Request::builder().uri(uri);
+        let builder = headers.iter().fold(builder, |builder, (name, value)| builder.header(*name, *value));
+        let mut request = builder.body(()).unwrap();
+        readdress(&mut request);
+        request
+    }
+
+    #[test]
+    fn an_original_address_and_its_headers_come_back() {
+        let request = readdressed(
+            "/",
+            &[
+                ("host", "localhost:1"),
+                ("authorization", "Bearer outer"),
+                ("MF-Binding", "AI"),
+                ("MF-URL", "https://workers-binding.ai/run?version=3"),
+                ("MF-Header-cf-consn-model-id", "@cf/a/b"),
+                ("MF-Header-host", "workers-binding.ai"),
+                ("MF-Header-origin", "https://evil.example"),
+                ("MF-Header-content-length", "7"),
+                ("MF-Header-authorization", "Bearer inner"),
+            ],
+        );
+        assert_eq!(request.uri(), "/run?version=3");
+        for (name, value) in [
+            ("host", Some("localhost:1")),
+            ("cf-consn-model-id", Some("@cf/a/b")),
+            ("authorization", Some("Bearer outer")),
+            ("origin", None),
+            ("content-length", None),
+        ] {
+            assert_eq!(request.headers().get(name).map(|value| value.to_str().unwrap()), value, "{name}");
+        }
+    }
+
+    #[test]
+    fn what_does_not_come_from_miniflare_stays() {
+        assert_eq!(readdressed("/", &[]).uri(), "/");
+        assert_eq!(readdressed("/", &[("mf-url", "no address at all")]).uri(), "/");
+        let moved = readdressed("/v1/models", &[("mf-url", "https://workers-binding.ai/run")]);
+        assert_eq!(moved.uri(), "/v1/models");
+        assert_eq!(readdressed("/?MF-Binding=AI", &[]).uri(), "/run");
+        let absolute = readdressed("http://evil.example/", &[("mf-url", "https://workers-binding.ai/run")]);
+        assert_eq!(absolute.uri(), "http://evil.example/run");
+    }
+}
