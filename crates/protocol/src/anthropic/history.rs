@@ -51,10 +51,8 @@ impl History {
             Value::Array(blocks) => text_blocks("system", blocks, |block| Spot::System(Some(block)))?,
             other => return Err(wrong_type("system", "a string or an array of text blocks", &other)),
         };
-        if !parts.is_empty() {
-            let written = Written { parts: spots, ..Written::at(Spot::System(None)) };
-            self.say(said(Role::System, parts), written);
-        }
+        let written = Written { parts: spots, ..Written::at(Spot::System(None)) };
+        self.say(said(Role::System, parts), written);
         Ok(())
     }
 
@@ -196,9 +194,7 @@ impl History {
             }
             block.finish()?;
         }
-        if !message.content.0.is_empty() {
-            self.say(message, written);
-        }
+        self.say(message, written);
         Ok(())
     }
 
@@ -251,8 +247,11 @@ impl History {
         Ok(())
     }
 
+    /// What a user or the system says, where it says anything.
     fn say(&mut self, message: Message, written: Written) {
-        push(&mut self.said, message, written);
+        if !message.content.0.is_empty() {
+            push(&mut self.said, message, written);
+        }
     }
 
     /// The assistant speaks next, or nobody.

@@ -1,0 +1,5 @@
+//! The dialect from both sides.
+
+mod answers;
+mod requests;
+mod trips;
