@@ -163,18 +163,27 @@ def judge(bfcl, question, answer):
 
 
 class Answers:
-    """The answers of one server on disk, one line each, after a line with what they are answers to."""
+    """The answers of one server on disk, one line each, after a line with what they are answers to and whose.
 
-    def __init__(self, path, head, resume):
+    `server` names the version that is asked now; None where kept answers are only read.
+    """
+
+    def __init__(self, path, settings, server, resume):
         self.path, self.kept = path, {}
-        if resume and path.exists():
+        head = {**settings, "server": server}
+        if (resume or server is None) and path.exists():
             lines = path.read_text().splitlines(keepends=True)
-            if not lines or json.loads(lines[0]) != head:
-                raise SystemExit(f"{path} holds answers to another run; leave out --resume to start anew")
+            kept = json.loads(lines[0]) if lines else {}
+            if kept != head and (server is not None or {**kept, "server": None} != head):
+                raise SystemExit(f"{path} holds answers to another run: {json.dumps(kept)}; leave out --resume to start anew, or name another --answers")
+            head = kept
             # An interruption may have cut the last line.
             for line in (line for line in lines[1:] if line.endswith("\n")):
                 answer = json.loads(line)
                 self.kept[answer["id"]] = answer
+        self.server = head["server"]
+        if server is None:
+            return
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(path, "w") as file:
             file.writelines(json.dumps(line) + "\n" for line in [head, *self.kept.values()])
@@ -211,9 +220,8 @@ def sha256(path):
 def hearth_version(options):
     if options.url:
         return f"at {options.url}"
-    said = subprocess.run([options.hearth, "--version"], capture_output=True, text=True).stdout.strip()
-    commit = subprocess.run(["git", "-C", str(HERE), "rev-parse", "HEAD"], capture_output=True, text=True).stdout.strip()
-    return f"{said}, built near commit {commit}"
+    said = subprocess.run([options.hearth, "--version"], capture_output=True, text=True, check=True).stdout.strip()
+    return f"{said}, sha256 {sha256(options.hearth)[:16]}"
 
 
 class Running:
@@ -279,16 +287,19 @@ def main():
     settings = {"model": Path(options.model).name, "sha256": sha256(options.model), "seed": options.seed, "tool_choice": options.tool_choice,
                 "max_tokens": options.max_tokens, "bfcl_eval": importlib.metadata.version("bfcl-eval")}
     runs = {
-        "hearth": lambda: Running(options.url) if options.url else servers.Hearth(options.hearth, options.model, options.threads),
-        "llama.cpp": lambda: servers.LlamaCpp(options.model, options.threads),
+        "hearth": (lambda: hearth_version(options),
+                   lambda: Running(options.url) if options.url else servers.Hearth(options.hearth, options.model, options.threads)),
+        "llama.cpp": (lambda: f"xllamacpp {importlib.metadata.version('xllamacpp')}",
+                      lambda: servers.LlamaCpp(options.model, options.threads)),
     }
     left_out = {"peer": "hearth", "hearth": "llama.cpp"}.get(options.only)
-    verdicts = {}
-    for name, start in runs.items():
+    verdicts, versions = {}, {}
+    for name, (version, start) in runs.items():
         # The answers of a server that is not asked now are those of an earlier run.
-        answers = Answers(options.answers / f"{name}-{options.tool_choice}.jsonl", settings, options.resume or name == left_out)
+        answers = Answers(options.answers / f"{name}-{options.tool_choice}.jsonl", settings, None if name == left_out else version(), options.resume)
         if name != left_out:
             collect(name, start, asked, answers, options)
+        versions[name] = answers.server
         rows = {c: [judge(bfcl, q, answers.kept[q.id]) for q in qs if q.id in answers.kept] for c, qs in asked.items()}
         if all(len(rows[c]) == len(asked[c]) for c in asked):
             verdicts[name] = rows
@@ -308,10 +319,10 @@ def main():
         for v in (v for row in rows.values() for v in row if not v["parses"]):
             print(f"{name}: {v['id']}: {v['fault']}")
     if options.out:
+        commit = subprocess.run(["git", "-C", str(HERE), "rev-parse", "HEAD"], capture_output=True, text=True).stdout.strip()
         options.out.write_text(json.dumps({
-            **settings, "versions": {"llama.cpp": f"xllamacpp {importlib.metadata.version('xllamacpp')}",
-                                     **({} if left_out == "hearth" else {"hearth": hearth_version(options)})},
-            "threads": options.threads, "passed": passed, "ahead": ahead, "summaries": summaries, "verdicts": verdicts,
+            "commit": commit, **settings, "versions": {name: versions[name] for name in verdicts}, "threads": options.threads, "passed": passed, "ahead": ahead,
+            "summaries": summaries, "verdicts": verdicts,
         }, indent=1, ensure_ascii=False) + "\n")
     sys.exit(0 if passed is not False else 1)
 
