@@ -92,7 +92,7 @@ fn write(connection: &mut Connection, group: &mut Vec<Box<dyn Job>>) {
     let committed = commit(connection, group, &mut outcomes);
     for (number, job) in group.drain(..).enumerate() {
         let own = outcomes.get_mut(number).map_or(Ok(()), |outcome| std::mem::replace(outcome, Ok(())));
-        let shared = committed.as_ref().map(|()| ()).map_err(same);
+        let shared = committed.as_ref().copied().map_err(same);
         job.answer(own.and(shared));
     }
 }

@@ -41,15 +41,23 @@ impl<'a> From<&'a TokenLogprob> for ChatEntry<'a> {
 
 impl<'a> ChatLogprobs<'a> {
     pub(crate) fn new(logprobs: &'a [Logprobs]) -> Self {
-        let content = logprobs
-            .iter()
-            .map(|entry| ChatToken {
-                chosen: (&entry.chosen).into(),
-                top_logprobs: entry.top.iter().map(Into::into).collect(),
-            })
-            .collect();
-        Self { content, refusal: None }
+        Self { content: logprobs.iter().map(Into::into).collect(), refusal: None }
     }
+}
+
+impl<'a> From<&'a Logprobs> for ChatToken<'a> {
+    fn from(entry: &'a Logprobs) -> Self {
+        Self {
+            chosen: (&entry.chosen).into(),
+            top_logprobs: entry.top.iter().map(Into::into).collect(),
+        }
+    }
+}
+
+/// The same tokens as a plain list, as responses write them.
+pub(crate) fn chat_tokens(logprobs: &[Logprobs]) -> serde_json::Value {
+    let tokens: Vec<ChatToken<'_>> = logprobs.iter().map(Into::into).collect();
+    serde_json::to_value(tokens).expect("wire types have string keys and no failing fields")
 }
 
 /// `prompt_logprobs`, an extension that other servers share: for each token a map from id to its values, and

@@ -12,6 +12,7 @@ mod logprobs;
 pub(crate) mod messages;
 pub mod models;
 pub(crate) mod parameters;
+pub mod responses;
 pub mod tokenize;
 pub(crate) mod tools;
 mod usage;

@@ -1,0 +1,4 @@
+//! Tests of the dialect: requests, and answers streamed and whole.
+
+mod events;
+mod request;
