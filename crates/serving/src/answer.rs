@@ -1,14 +1,21 @@
-//! From an engine's events to deltas: text, stop texts, log-probabilities, usage.
+//! From an engine's events to deltas: text, thoughts, calls, stop texts, log-probabilities, usage.
 //!
 //! Runs wherever the answer is read, not on the engine's thread. Invariant: per choice, the deltas' text is the
-//! decoded answer up to its first stop text; exactly one `Finish` per choice, one `Usage` and nothing after
-//! it, or one error and nothing after it. Tokens past a stop text are neither shown nor counted.
+//! answer's text up to its first stop text; exactly one `Finish` per choice, one `Usage` and nothing after
+//! it, or one error and nothing after it. Tokens past a stop text are neither shown nor counted. Why an answer
+//! ended follows from its tokens alone: cut inside a call, `length`; else any call, `tool_calls`; else what
+//! ended it.
+
+mod choice;
+
+pub(crate) use choice::CallIds;
 
 use crate::inbox::{Message, Ticket, unavailable};
-use crate::memory::{PrefixHash, TurnMemory};
+use crate::memory::{PrefixHash, RenderedPrompt, TurnMemory};
 use crate::metrics::{Metrics, Outcome};
-use crate::stop::{Matched, StopMatcher};
+use crate::tools::AnswerParser;
 use base::Namespace;
+use choice::{Choice, Fed};
 use engine::{EventKind, TokenChoice, TokenLogprobs};
 use futures::Stream;
 use protocol::{Delta, Error, FinishReason, Logprobs, TokenLogprob, Usage};
@@ -16,7 +23,7 @@ use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use tokenizer::{Detokenizer, Tokenizer};
+use tokenizer::Tokenizer;
 use tokio::sync::mpsc;
 
 /// What an answer is remembered by.
@@ -24,6 +31,7 @@ pub(crate) struct Remember {
     pub memory: Arc<TurnMemory>,
     pub namespace: Namespace,
     pub prefix: PrefixHash,
+    pub prompt: RenderedPrompt,
 }
 
 /// An answer as it is made. Dropping it cancels the request.
@@ -37,21 +45,11 @@ pub(crate) struct Answer {
     usage: Usage,
     /// The prompt's first token, where its log-probabilities are wanted and none was sent yet.
     first_of_prompt: Option<u32>,
-    ready: VecDeque<Result<Delta, Error>>,
+    ready: VecDeque<Delta>,
+    /// Comes after all that is ready.
+    failed: Option<Error>,
+    shown: Arc<[u32]>,
     over: bool,
-}
-
-struct Choice {
-    detokenizer: Detokenizer,
-    stop: StopMatcher,
-    ids: Vec<u32>,
-    /// Text that was delivered.
-    text: String,
-    /// Bytes of text that the detokenizer has given.
-    decoded: usize,
-    /// Log-probabilities that wait for their token's text, with where that begins and ends.
-    waiting: VecDeque<(usize, usize, Logprobs)>,
-    finished: bool,
 }
 
 /// How to make an [`Answer`].
@@ -63,6 +61,11 @@ pub(crate) struct Parts<'a> {
     pub remember: Option<Remember>,
     pub choices: u32,
     pub stop: &'a [String],
+    /// Control tokens that mark an answer's parts.
+    pub shown: Arc<[u32]>,
+    /// Makes the parser of an answer; `None` where answers are plain text.
+    pub parser: Option<&'a dyn Fn() -> AnswerParser>,
+    pub call_ids: CallIds,
     pub prompt_tokens: u32,
     /// The prompt's first token, where the prompt's log-probabilities are wanted.
     pub first_of_prompt: Option<u32>,
@@ -70,14 +73,12 @@ pub(crate) struct Parts<'a> {
 
 impl Answer {
     pub fn new(parts: Parts<'_>) -> Self {
-        let choice = |_| Choice {
-            detokenizer: parts.tokenizer.detokenizer(),
-            stop: StopMatcher::new(parts.stop),
-            ids: Vec::new(),
-            text: String::new(),
-            decoded: 0,
-            waiting: VecDeque::new(),
-            finished: false,
+        let choice = |index| {
+            let detokenizer = match parts.parser {
+                Some(_) => parts.tokenizer.detokenizer_showing(Arc::clone(&parts.shown)),
+                None => parts.tokenizer.detokenizer(),
+            };
+            Choice::new(index, parts.call_ids, detokenizer, parts.parser.map(|make| make()), parts.stop)
         };
         Self {
             choices: (0..parts.choices).map(choice).collect(),
@@ -89,6 +90,8 @@ impl Answer {
             usage: Usage { prompt_tokens: parts.prompt_tokens, ..Usage::default() },
             first_of_prompt: parts.first_of_prompt,
             ready: VecDeque::new(),
+            failed: None,
+            shown: parts.shown,
             over: false,
         }
     }
@@ -98,7 +101,7 @@ impl Answer {
             EventKind::Started { cached } => {
                 self.usage.cached_tokens = cached.0;
                 let Usage { prompt_tokens, cached_tokens, .. } = self.usage;
-                self.ready.push_back(Ok(Delta::Started { prompt_tokens, cached_tokens }));
+                self.ready.push_back(Delta::Started { prompt_tokens, cached_tokens });
             }
             EventKind::PromptLogprobs { entries, .. } => self.prompt_logprobs(&entries),
             EventKind::Token { choice, id, logprobs } => {
@@ -108,9 +111,19 @@ impl Answer {
             EventKind::Finished { choice, reason } => {
                 self.prompt_logprobs(&[]);
                 match reason {
-                    engine::FinishReason::Stop => self.finished(choice, FinishReason::Stop),
+                    engine::FinishReason::Stop => {
+                        // The stop token, which is not sent.
+                        self.usage.completion_tokens += u32::from(!self.choices[choice as usize].finished);
+                        self.finished(choice, FinishReason::Stop);
+                    }
+                    engine::FinishReason::Complete => self.finished(choice, FinishReason::Stop),
                     engine::FinishReason::Length => self.finished(choice, FinishReason::Length),
                     engine::FinishReason::Failed => self.fail(unavailable("the engine failed; try again")),
+                    engine::FinishReason::ConstraintFailed => self.fail(Error::new(
+                        protocol::ErrorKind::InvalidRequest,
+                        "the answer could not go on: its grammar became too complex here, or logit_bias \
+                         bans all that it allows",
+                    )),
                 }
             }
             EventKind::Done(_) => self.ticket.is_over(),
@@ -126,7 +139,7 @@ impl Answer {
         let all: Vec<Logprobs> =
             first.into_iter().chain(entries.iter().map(|entry| logprobs(&self.tokenizer, entry))).collect();
         if !all.is_empty() {
-            self.ready.push_back(Ok(Delta::PromptLogprobs(all)));
+            self.ready.push_back(Delta::PromptLogprobs(all));
         }
     }
 
@@ -136,67 +149,67 @@ impl Answer {
             return;
         }
         self.usage.completion_tokens += 1;
-        choice.ids.push(id);
-        let piece = choice.detokenizer.push(id);
-        let begin = choice.decoded;
-        choice.decoded += piece.len();
-        if let Some(entry) = entry {
-            choice.waiting.push_back((begin, choice.decoded, logprobs(&self.tokenizer, &entry)));
-        }
-        match choice.stop.push(piece) {
-            Matched::No(text) => self.ready.extend(choice.deliver(index, text, false).map(Ok)),
-            Matched::Stop(text) => {
-                self.ready.extend(choice.deliver(index, text, true).map(Ok));
-                self.ticket.finish_choice(index);
-                self.end(index, FinishReason::Stop);
-            }
+        let entry = entry.map(|entry| logprobs(&self.tokenizer, &entry));
+        if let Fed::Stopped(stop) = choice.token(id, entry, &mut self.ready) {
+            self.ticket.finish_choice(index);
+            self.end(index, FinishReason::Stop, Some(stop));
         }
     }
 
     /// The engine has ended an answer.
-    fn finished(&mut self, index: u32, mut reason: FinishReason) {
+    fn finished(&mut self, index: u32, reason: FinishReason) {
         let choice = &mut self.choices[index as usize];
         if choice.finished {
             return;
         }
-        if reason == FinishReason::Stop {
-            // The stop token, which is not sent.
-            self.usage.completion_tokens += 1;
+        match choice.finish(&mut self.ready) {
+            (_, Fed::Stopped(stop)) => self.end(index, FinishReason::Stop, Some(stop)),
+            (ended, Fed::On) if ended.open => self.cut(index),
+            (_, Fed::On) => self.end(index, reason, None),
         }
-        let rest = choice.detokenizer.finish();
-        choice.decoded += rest.len();
-        let text = match choice.stop.push(rest) {
-            Matched::No(text) => text + &choice.stop.finish(),
-            Matched::Stop(text) => {
-                reason = FinishReason::Stop;
-                text
-            }
-        };
-        self.ready.extend(choice.deliver(index, text, true).map(Ok));
-        self.end(index, reason);
     }
 
-    fn end(&mut self, index: u32, reason: FinishReason) {
-        self.choices[index as usize].finished = true;
+    /// An answer ends at a stop text or where the engine ended it, outside of any call.
+    fn end(&mut self, index: u32, reason: FinishReason, stop_text: Option<String>) {
+        if self.choices[index as usize].calls > 0 {
+            self.close_choice(index, FinishReason::ToolCalls, None);
+        } else {
+            self.close_choice(index, reason, stop_text);
+        }
+    }
+
+    /// An answer ends inside a call.
+    fn cut(&mut self, index: u32) {
+        self.close_choice(index, FinishReason::Length, None);
+    }
+
+    fn close_choice(&mut self, index: u32, reason: FinishReason, stop_text: Option<String>) {
+        let choice = &mut self.choices[index as usize];
+        choice.finished = true;
+        self.usage.reasoning_tokens += choice.reasoning_tokens;
         self.keep(index as usize);
-        self.ready.push_back(Ok(Delta::Finish { choice: index, reason, stop_text: None }));
+        self.ready.push_back(Delta::Finish { choice: index, reason, stop_text });
         if self.choices.iter().all(|choice| choice.finished) {
-            self.ready.push_back(Ok(Delta::Usage(self.usage)));
+            self.ready.push_back(Delta::Usage(self.usage));
             self.close(Outcome::Finished);
         }
     }
 
     /// Remembers an answer for the next turn.
     fn keep(&self, index: usize) {
-        if let Some(Remember { memory, namespace, prefix }) = &self.remember {
+        if let Some(Remember { memory, namespace, prefix, prompt }) = &self.remember {
             let choice = &self.choices[index];
+            // Nothing is found of an answer that does not begin with its text.
             memory.remember(&self.tokenizer, *namespace, *prefix, &choice.text, &choice.ids);
+            if !choice.is_plain() {
+                memory.remember_whole(&self.tokenizer, *namespace, prompt, &self.shown, &choice.ids);
+            }
         }
     }
 
     fn fail(&mut self, error: Error) {
         if !self.over {
-            self.ready.push_back(Err(error));
+            self.failed = Some(error);
             self.close(Outcome::Failed);
         }
     }
@@ -207,26 +220,6 @@ impl Answer {
     }
 }
 
-impl Choice {
-    /// A delta with this text and the log-probabilities that belong to it. The `last` delta takes those of
-    /// all tokens that begin before its end.
-    fn deliver(&mut self, index: u32, text: String, last: bool) -> Option<Delta> {
-        self.text.push_str(&text);
-        let shown = self.text.len();
-        let mut logprobs = Vec::new();
-        while let Some((begin, end, _)) = self.waiting.front() {
-            let ended = *end <= shown;
-            let cut = last && (*begin < shown || shown == self.decoded);
-            if !ended && !cut {
-                break;
-            }
-            logprobs.extend(self.waiting.pop_front().map(|(_, _, entry)| entry));
-        }
-        let something = !text.is_empty() || !logprobs.is_empty();
-        something.then_some(Delta::Text { choice: index, text, logprobs })
-    }
-}
-
 impl Stream for Answer {
     type Item = Result<Delta, Error>;
 
@@ -234,7 +227,10 @@ impl Stream for Answer {
         let this = self.get_mut();
         loop {
             if let Some(item) = this.ready.pop_front() {
-                return Poll::Ready(Some(item));
+                return Poll::Ready(Some(Ok(item)));
+            }
+            if let Some(error) = this.failed.take() {
+                return Poll::Ready(Some(Err(error)));
             }
             if this.over {
                 return Poll::Ready(None);

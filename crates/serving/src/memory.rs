@@ -22,18 +22,24 @@
 //!   by `max_tokens` is remembered whole, a broken last character included.
 //! - *Several answers* to one prompt are remembered each under its own text.
 //! - *Control tokens.* Ids are kept up to the first control token: no text may stand for one.
+//! - *Calls and thoughts* are more than content, and are remembered as whole answers, see [`whole`].
 //!
 //! Invariant: the entries' bytes add up to `used`, `used <= limit`, and every entry stands in the order of use
 //! and in the index by text exactly once. The least recently used entries go first. A hash that lies (64 bits)
 //! would splice what the same namespace said after another prompt; the text would still be right.
+
+mod whole;
+
+pub use whole::RenderedPrompt;
 
 use crate::template::{Origin, Span};
 use base::{Bytes, Namespace, rng};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokenizer::{Piece, Specials, Tokenizer, TooLong};
+use whole::{Splice, Whole};
 
 /// What an entry costs beside its text and ids.
 const OVERHEAD: usize = 256;
@@ -58,6 +64,7 @@ pub struct TurnMemory {
     limit: usize,
     hasher: RandomState,
     state: Mutex<State>,
+    whole: Mutex<Whole>,
 }
 
 #[derive(Default)]
@@ -102,11 +109,31 @@ struct Found {
 }
 
 impl TurnMemory {
-    /// A memory that holds about this much.
+    /// A memory that holds about this much of what was said, and as much again of whole answers.
     #[must_use]
     pub fn new(limit: Bytes) -> Self {
         let limit = usize::try_from(limit.0).unwrap_or(usize::MAX);
-        Self { limit, hasher: RandomState::new(), state: Mutex::default() }
+        let whole = Mutex::new(Whole::new(limit));
+        Self { limit, hasher: RandomState::new(), state: Mutex::default(), whole }
+    }
+
+    /// What a whole answer to this prompt is remembered by.
+    #[must_use]
+    pub fn prompt(&self, spans: &[Span]) -> RenderedPrompt {
+        self.whole().prompt(spans)
+    }
+
+    /// Remembers that after a rendered prompt a whole answer was said in `ids`, of which `shown` are control tokens
+    /// that mark its parts.
+    pub fn remember_whole(
+        &self,
+        tokenizer: &Tokenizer,
+        namespace: Namespace,
+        prompt: &RenderedPrompt,
+        shown: &Arc<[u32]>,
+        ids: &[u32],
+    ) {
+        self.whole().remember(tokenizer, namespace, prompt, shown, ids);
     }
 
     /// Remembers that after a prompt the answer `text` was said in `ids`; the ids may go on past the text.
@@ -191,16 +218,24 @@ impl TurnMemory {
         spans: &[Span],
         limit: Option<usize>,
     ) -> Result<Vec<u32>, TooLong> {
+        let splices = self.whole().find(namespace, spans);
+        let items = cut(spans, &splices);
         let mut text = Text { tokenizer, limit, done: Vec::new(), open: Vec::new(), misses: 0 };
         let mut skip = 0;
-        for (i, span) in spans.iter().enumerate() {
-            let said = &span.text[std::mem::take(&mut skip)..];
-            if span.origin == Origin::Template {
+        for (i, item) in items.iter().enumerate() {
+            let said = match *item {
+                Piece::Trusted(said) | Piece::Untrusted(said) => &said[std::mem::take(&mut skip)..],
+                Piece::Tokens(_) => {
+                    text.open.push(*item);
+                    continue;
+                }
+            };
+            if let Piece::Trusted(_) = item {
                 text.open.push(Piece::Trusted(said));
                 continue;
             }
-            let after = spans.get(i + 1).filter(|next| next.origin == Origin::Template);
-            match self.splice(&mut text, namespace, said, after.map_or("", |next| &next.text))? {
+            let after = if let Some(Piece::Trusted(next)) = items.get(i + 1) { *next } else { "" };
+            match self.splice(&mut text, namespace, said, after)? {
                 Some(spliced) => skip = spliced,
                 None => text.open.push(Piece::Untrusted(said)),
             }
@@ -259,6 +294,11 @@ impl TurnMemory {
         assert!(state.order.iter().all(|(used, key)| state.entries[key].used == *used), "the order is right");
         let listed: usize = state.leads.values().flatten().map(|lead| lead.entries).sum();
         assert_eq!(listed, state.entries.len(), "each entry is in the index");
+        self.whole().check();
+    }
+
+    fn whole(&self) -> MutexGuard<'_, Whole> {
+        self.whole.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -282,6 +322,39 @@ impl State {
             self.leads.remove(&place);
         }
     }
+}
+
+/// The spans with splices in place of what they stand for.
+fn cut<'a>(spans: &'a [Span], splices: &'a [Splice]) -> Vec<Piece<'a>> {
+    let mut out = Vec::with_capacity(spans.len() + 2 * splices.len());
+    let mut splices = splices.iter().peekable();
+    let mut begin = 0;
+    for span in spans {
+        let end = begin + span.text.len();
+        let mut from = begin;
+        let add = |from: usize, to: usize, out: &mut Vec<Piece<'a>>| {
+            let text = &span.text[from - begin..to - begin];
+            match span.origin {
+                _ if text.is_empty() => {}
+                Origin::Template => out.push(Piece::Trusted(text)),
+                Origin::Caller => out.push(Piece::Untrusted(text)),
+            }
+        };
+        while let Some(splice) = splices.peek().filter(|splice| splice.range.start < end) {
+            if splice.range.start >= begin {
+                add(from, splice.range.start, &mut out);
+                out.push(Piece::Tokens(&splice.ids));
+            }
+            from = splice.range.end.min(end);
+            if splice.range.end > end {
+                break;
+            }
+            splices.next();
+        }
+        add(from, end, &mut out);
+        begin = end;
+    }
+    out
 }
 
 /// A prompt in the making: ids that are settled, then text.

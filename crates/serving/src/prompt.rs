@@ -1,18 +1,18 @@
-//! From a canonical request to what an engine takes: refusals by field name, the conversation for the template,
-//! token ids, sampling with the model's own defaults.
+//! From a canonical request to what an engine takes: refusals by field name, the rendered conversation as token ids,
+//! sampling with the model's own defaults.
 //!
 //! What would change the answer and is not built yet is refused here and never ignored. Does not talk to the
 //! engine.
 
-use crate::memory::TurnMemory;
-use crate::template::{ChatTemplate, Conversation, TemplateError};
+mod conversation;
+mod history;
+
+use crate::memory::{RenderedPrompt, TurnMemory};
+use crate::template::{ChatTemplate, Origin, Rendering, TemplateError};
+use crate::tools::{Family, Thinking};
 use base::{Namespace, Tokens};
 use models::checkpoint::GenerationDefaults;
-use protocol::{
-    Error, ErrorKind, GenerateRequest, Input, Message, Part, Prompt, ReasoningEffort, ResponseFormat, Role,
-    ToolCall, ToolChoice,
-};
-use serde_json::{Map, Value as Json};
+use protocol::{Error, ErrorKind, GenerateRequest, Input, Message, Part, Prompt, Role, ToolChoice};
 use tokenizer::{Piece, Tokenizer, TooLong};
 
 /// Prompts up to this many bytes are tokenised to their end, to tell how long they are.
@@ -23,27 +23,25 @@ pub(crate) struct Model<'a> {
     pub tokenizer: &'a Tokenizer,
     /// `Err` says why there is none that works.
     pub template: Result<&'a ChatTemplate, &'a str>,
+    pub family: &'a Family,
     pub memory: &'a TurnMemory,
     pub vocab: u32,
     /// Most tokens of a sequence; a prompt is shorter.
     pub context: Tokens,
 }
 
+/// A prompt, ready for the engine.
+pub(crate) struct Made {
+    pub ids: Vec<u32>,
+    /// What a whole answer to it is remembered by; raw prompts have no next turn.
+    pub rendered: Option<RenderedPrompt>,
+    /// Whether the answer begins with a think block.
+    pub thinking: Thinking,
+}
+
 /// Refuses what local models do not do.
 pub(crate) fn check(request: &GenerateRequest) -> Result<(), Error> {
     let unsupported = |param: String, what: &str| Err(Error::new(ErrorKind::Unsupported, what).at(param));
-    if !request.tools.is_empty() {
-        return unsupported("tools".into(), "tool calling is not supported yet");
-    }
-    if matches!(request.tool_choice, ToolChoice::Required | ToolChoice::Named(_)) {
-        return unsupported("tool_choice".into(), "tool calling is not supported yet");
-    }
-    if request.response_format != ResponseFormat::Text {
-        return unsupported(
-            "response_format".into(),
-            "response formats other than text are not supported yet",
-        );
-    }
     if request.choices == 0 {
         return Err(Error::invalid("n", "n must be at least 1"));
     }
@@ -56,8 +54,25 @@ pub(crate) fn check(request: &GenerateRequest) -> Result<(), Error> {
             let what = "chat_template_kwargs do nothing for a raw prompt";
             return unsupported("chat_template_kwargs".into(), what);
         }
+        if !request.tools.is_empty() {
+            return unsupported("tools".into(), "tools do nothing for a raw prompt");
+        }
         return Ok(());
     };
+    let missing = match &request.tool_choice {
+        ToolChoice::Auto | ToolChoice::None => false,
+        ToolChoice::Required => request.tools.is_empty(),
+        ToolChoice::Named(name) => !request.tools.iter().any(|tool| tool.name == *name),
+    };
+    if missing {
+        return Err(Error::invalid("tool_choice", "tool_choice asks for a tool that is not among 'tools'"));
+    }
+    for (i, tool) in request.tools.iter().enumerate() {
+        if request.tools[..i].iter().any(|other| other.name == tool.name) {
+            let what = format!("there are two tools with the name {:?}", tool.name);
+            return Err(Error::invalid(format!("tools[{i}].function.name"), what));
+        }
+    }
     if messages.is_empty() {
         return Err(Error::invalid("messages", "messages must hold at least one message"));
     }
@@ -69,16 +84,17 @@ pub(crate) fn check(request: &GenerateRequest) -> Result<(), Error> {
             );
         }
     }
-    Ok(())
+    history::check(messages)
 }
 
-/// The prompt's token ids.
-pub(crate) fn tokens(
+/// The prompt that a request makes.
+pub(crate) fn make(
     request: &GenerateRequest,
     model: &Model<'_>,
     namespace: Namespace,
     now: u64,
-) -> Result<Vec<u32>, Error> {
+) -> Result<Made, Error> {
+    let raw = |ids| Made { ids, rendered: None, thinking: Thinking::No };
     match &request.input {
         Input::Chat(messages) => chat(request, messages, model, namespace, now),
         Input::Prompt(Prompt::Text(text)) => {
@@ -86,9 +102,9 @@ pub(crate) fn tokens(
             let ids = ids.map_err(|long| too_long("at least ", long.at_least, model.context, "prompt"))?;
             // A caller who writes the whole prompt may have written its first token too.
             let begun = model.tokenizer.bos().is_some_and(|bos| ids.first() == Some(&bos));
-            within(if begun { ids } else { model.tokenizer.add_special(ids) }, model, "prompt")
+            within(if begun { ids } else { model.tokenizer.add_special(ids) }, model, "prompt").map(raw)
         }
-        Input::Prompt(Prompt::Tokens(ids)) => within(ids.clone(), model, "prompt"),
+        Input::Prompt(Prompt::Tokens(ids)) => within(ids.clone(), model, "prompt").map(raw),
     }
 }
 
@@ -98,10 +114,17 @@ fn chat(
     model: &Model<'_>,
     namespace: Namespace,
     now: u64,
-) -> Result<Vec<u32>, Error> {
+) -> Result<Made, Error> {
     let template = model.template.map_err(|why| Error::invalid("messages", why))?;
-    let conversation = conversation(request, messages, template, now)?;
-    let rendering = template.render(&conversation).map_err(|error| match error {
+    let conversation = conversation::conversation(request, messages, template, model.family, now)?;
+    let mut rendered = template.render(&conversation);
+    // The system message that tells the tools may be one that the template takes no other of.
+    let ours = matches!(rendered, Err(TemplateError::Raised(_)))
+        && messages.first().is_some_and(|first| !matches!(first.role, Role::System | Role::Developer));
+    if ours && let Some(other) = conversation::without_system(&conversation) {
+        rendered = template.render(&other);
+    }
+    let rendering = rendered.map_err(|error| match error {
         TemplateError::Syntax(_) => Error::new(ErrorKind::Internal, error.to_string()),
         TemplateError::Raised(_) | TemplateError::Failed(_) | TemplateError::TooLarge => {
             Error::invalid("messages", error.to_string())
@@ -111,99 +134,17 @@ fn chat(
     let ids = model.memory.encode(model.tokenizer, namespace, &rendering.spans, bound(bytes, model.context));
     let ids =
         ids.map_err(|TooLong { at_least }| too_long("at least ", at_least, model.context, "messages"))?;
-    within(ids, model, "messages")
-}
-
-/// The conversation as templates know it.
-fn conversation(
-    request: &GenerateRequest,
-    messages: &[Message],
-    template: &ChatTemplate,
-    now: u64,
-) -> Result<Conversation, Error> {
-    let mut variables: Map<String, Json> =
-        request.template_variables.iter().map(|(name, value)| (name.clone(), value.clone())).collect();
-    if let Some(effort) = request.reasoning_effort {
-        let name = match effort {
-            ReasoningEffort::None => "none",
-            ReasoningEffort::Minimal => "minimal",
-            ReasoningEffort::Low => "low",
-            ReasoningEffort::Medium => "medium",
-            ReasoningEffort::High => "high",
-        };
-        let mut known = false;
-        for (variable, value) in [
-            ("reasoning_effort", Json::from(name)),
-            ("enable_thinking", Json::from(effort != ReasoningEffort::None)),
-        ] {
-            if template.mentions(variable) {
-                variables.entry(variable).or_insert(value);
-                known = true;
-            }
-        }
-        // A template without a word of thinking belongs to a model that does none, which is what `none` asks for.
-        let idle = effort == ReasoningEffort::None && !template.mentions("think");
-        if !known && !idle {
-            let what = "this model's chat template knows no reasoning effort";
-            return Err(Error::new(ErrorKind::Unsupported, what).at("reasoning_effort"));
-        }
-    }
-    let messages =
-        messages.iter().enumerate().map(|(i, m)| message(i, m, template)).collect::<Result<_, _>>()?;
-    // Another name for what is asked of the prompt's end, as in vLLM.
-    let add_generation_prompt = variables.shift_remove("add_generation_prompt") != Some(Json::Bool(false));
-    Ok(Conversation { messages, tools: None, variables, add_generation_prompt, now })
-}
-
-fn message(i: usize, message: &Message, template: &ChatTemplate) -> Result<Map<String, Json>, Error> {
-    let mut out = Map::new();
-    let role = match message.role {
-        // Only some families tell the two apart.
-        Role::Developer if !template.mentions("developer") => Role::System,
-        role => role,
-    };
-    out.insert("role".into(), role.as_str().into());
-    let mut content = message.content.joined_text();
-    let mut reasoning = message.reasoning.clone();
-    if role == Role::Assistant
-        && reasoning.is_none()
-        && template.mentions("reasoning_content")
-        && let Some((thought, answer)) = content.split_once("</think>")
-        && !answer.contains("</think>")
-    {
-        // As these templates themselves take it out of the content, which would hide whose text is whose.
-        let thought = thought.trim_end_matches('\n').rsplit("<think>").next().unwrap_or_default();
-        reasoning = Some(thought.trim_start_matches('\n').to_owned());
-        content = answer.trim_start_matches('\n').to_owned();
-    }
-    let silent = message.content.0.is_empty() && !message.tool_calls.is_empty();
-    out.insert("content".into(), if silent { Json::Null } else { content.into() });
-    if let Some(reasoning) = reasoning {
-        out.insert("reasoning_content".into(), reasoning.into());
-    }
-    if let Some(name) = &message.name {
-        out.insert("name".into(), name.as_str().into());
-    }
-    if let Some(id) = &message.tool_call_id {
-        out.insert("tool_call_id".into(), id.as_str().into());
-    }
-    if !message.tool_calls.is_empty() {
-        if !template.mentions("tool_calls") {
-            let what = "this model's chat template does not know tool calls";
-            return Err(Error::new(ErrorKind::Unsupported, what).at(format!("messages[{i}].tool_calls")));
-        }
-        out.insert("tool_calls".into(), message.tool_calls.iter().map(tool_call).collect());
-    }
-    Ok(out)
-}
-
-/// Templates want arguments as an object; text that is none stays text.
-fn tool_call(call: &ToolCall) -> Json {
-    let arguments = serde_json::from_str::<Map<String, Json>>(&call.arguments);
-    let arguments = arguments.map_or_else(|_| Json::from(call.arguments.as_str()), Json::Object);
-    serde_json::json!({
-        "id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments},
+    Ok(Made {
+        ids: within(ids, model, "messages")?,
+        rendered: Some(model.memory.prompt(&rendering.spans)),
+        thinking: model.family.thinking(tail(&rendering)),
     })
+}
+
+/// What the template itself wrote at the end: no caller can say that an answer begins inside a thought.
+fn tail(rendering: &Rendering) -> &str {
+    let last = rendering.spans.last().filter(|span| span.origin == Origin::Template);
+    last.map_or("", |span| &span.text)
 }
 
 /// How many tokens a text of so many bytes is tokenised to at most.
@@ -267,68 +208,7 @@ pub(crate) fn sampling(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::template::ControlTexts;
-    use protocol::{Content, Sampling};
-    use std::sync::Arc;
-
-    fn template(source: &str) -> ChatTemplate {
-        ChatTemplate::new(source, None, None, Arc::new(ControlTexts::default())).unwrap()
-    }
-
-    fn one(message: Message, source: &str) -> Json {
-        Json::Object(super::message(0, &message, &template(source)).unwrap())
-    }
-
-    #[test]
-    fn developers_speak_as_the_system_where_the_template_knows_no_other() {
-        let said = || Message::text(Role::Developer, "x");
-        assert_eq!(one(said(), "{{ messages }}")["role"], "system");
-        assert_eq!(one(said(), "{% if role == 'developer' %}{% endif %}")["role"], "developer");
-    }
-
-    #[test]
-    fn thoughts_in_content_are_taken_apart_where_the_template_would_do_so() {
-        let said = || Message::text(Role::Assistant, "<think>\nEasy.\n</think>\n\nFour.");
-        let taken = one(said(), "{{ message.reasoning_content }}");
-        assert_eq!((&taken["reasoning_content"], &taken["content"]), (&"Easy.".into(), &"Four.".into()));
-        let left = one(said(), "{{ message.content }}");
-        assert_eq!(left["content"], "<think>\nEasy.\n</think>\n\nFour.");
-    }
-
-    #[test]
-    fn arguments_become_an_object_and_silence_none() {
-        let call =
-            |arguments: &str| ToolCall { id: "i".into(), name: "f".into(), arguments: arguments.into() };
-        let said = Message {
-            content: Content::default(),
-            tool_calls: vec![call("{\"b\": 1, \"a\": [2]}"), call("not json")],
-            ..Message::text(Role::Assistant, "")
-        };
-        let made = one(said, "{{ tool_calls }}");
-        assert_eq!(made["content"], Json::Null);
-        assert_eq!(made["tool_calls"][0]["function"]["arguments"].to_string(), "{\"b\":1,\"a\":[2]}");
-        assert_eq!(made["tool_calls"][1]["function"]["arguments"], "not json");
-    }
-
-    #[test]
-    fn effort_reaches_the_variable_that_the_template_has() {
-        let asked = |effort: ReasoningEffort, source: &str| {
-            let request = GenerateRequest { reasoning_effort: Some(effort), ..GenerateRequest::default() };
-            conversation(&request, &[], &template(source), 0).map(|conversation| conversation.variables)
-        };
-        let none = |source: &str| asked(ReasoningEffort::None, source);
-        assert_eq!(none("{{ enable_thinking }}").unwrap()["enable_thinking"], false);
-        assert_eq!(none("{{ reasoning_effort }}").unwrap()["reasoning_effort"], "none");
-        assert!(none("{{ messages }}").unwrap().is_empty(), "nothing to cut");
-        // Where it would do nothing, it is refused.
-        for refused in [none("{{ messages }}<think>"), asked(ReasoningEffort::High, "{{ messages }}")] {
-            let error = refused.map(|_| ()).unwrap_err();
-            assert_eq!(
-                (error.kind, error.param.as_deref()),
-                (ErrorKind::Unsupported, Some("reasoning_effort"))
-            );
-        }
-    }
+    use protocol::Sampling;
 
     #[test]
     fn the_request_goes_before_the_makers_and_they_before_plain_sampling() {

@@ -18,8 +18,13 @@ pub struct StopMatcher {
 pub enum Matched {
     /// No stop text so far; this much more may be shown.
     No(String),
-    /// A stop text was completed; this much came before it, and nothing comes after.
-    Stop(String),
+    /// A stop text was completed, and nothing comes after it.
+    Stop {
+        /// What came before it and may be shown.
+        before: String,
+        /// The stop text.
+        stop: String,
+    },
 }
 
 impl StopMatcher {
@@ -38,11 +43,11 @@ impl StopMatcher {
         let places = self
             .stops
             .iter()
-            .filter_map(|stop| self.held.find(stop.as_str()).map(|at| (at + stop.len(), at)));
-        let first = places.min().map(|(_, at)| at);
-        if let Some(at) = first {
+            .filter_map(|stop| self.held.find(stop.as_str()).map(|at| (at + stop.len(), at, stop)));
+        if let Some((_, at, stop)) = places.min() {
+            let stop = stop.clone();
             self.held.truncate(at);
-            return Matched::Stop(std::mem::take(&mut self.held));
+            return Matched::Stop { before: std::mem::take(&mut self.held), stop };
         }
         let keep = self.open_end();
         let shown = self.held.len() - keep;
@@ -83,7 +88,10 @@ mod tests {
         for piece in pieces {
             match matcher.push(piece) {
                 Matched::No(text) => shown += &text,
-                Matched::Stop(text) => return (shown + &text, true),
+                Matched::Stop { before, stop } => {
+                    assert!(stops.contains(&stop));
+                    return (shown + &before, true);
+                }
             }
         }
         (shown + &matcher.finish(), false)

@@ -137,6 +137,13 @@ impl ChatTemplate {
         self.source.contains(word)
     }
 
+    /// Whether the template asks for a variable of this name.
+    #[must_use]
+    pub fn takes(&self, name: &str) -> bool {
+        let template = self.env.get_template(NAME);
+        template.is_ok_and(|template| template.undeclared_variables(false).contains(name))
+    }
+
     /// Renders a conversation.
     pub fn render(&self, conversation: &Conversation) -> Result<Rendering, TemplateError> {
         let plain = self.run(conversation)?;
@@ -207,7 +214,7 @@ impl ChatTemplate {
             let fields = message.iter().map(|(key, value)| {
                 let value = match (key.as_str(), value) {
                     ("role", value) => value.clone(),
-                    ("content" | "reasoning_content", Json::String(text)) => Json::String(content(text)),
+                    ("content" | "reasoning_content" | "reasoning" | "thinking", Json::String(text)) => Json::String(content(text)),
                     (_, value) => mapped(value, &other),
                 };
                 (key.clone(), value)
