@@ -13,8 +13,17 @@
 //!
 //! Knows no tokens, no engine and no HTTP.
 
+mod block;
+mod candidate;
+mod declared;
+mod form;
+mod json;
+mod parameters;
 mod parser;
+mod prompt;
+mod pythonic;
 mod registry;
+mod rule;
 
 pub(crate) use parser::AnswerParser;
 pub(crate) use registry::{Family, family};
