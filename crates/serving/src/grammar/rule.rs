@@ -5,7 +5,7 @@
 use std::hash::{Hash, Hasher};
 
 /// What a text may be.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Rule {
     /// These characters.
     Literal(String),

@@ -1,0 +1,323 @@
+//! From a rule to the grammar library's own form.
+//!
+//! A rule becomes a right-linear grammar: each nonterminal is a list of alternatives, and an alternative is
+//! a terminal and what follows it. That form is needed for `Text`: the library's lexer takes the longest
+//! match, so that "any text" would swallow a marker that is spelled in characters. Where such a marker may
+//! follow, text and marker are one lazy terminal; where a marker is a token of its own, the token ends the
+//! text by itself.
+
+use super::Rule;
+use super::schema::{self, Limits};
+use llguidance::api::{GrammarWithLexer, TopLevelGrammar};
+use protocol::Error;
+use serde_json::Value;
+use std::fmt::Write;
+use tokenizer::Tokenizer;
+
+/// Nonterminals and alternatives of one grammar, at most.
+const MOST_PARTS: usize = 20_000;
+/// A Lark grammar has at most so many bytes; the library goes down a chain of rules by recursion.
+const LONGEST_LARK: usize = 64 << 10;
+/// Brackets in a Lark grammar or regular expression nest at most so deep, by a count that ignores quotes.
+const DEEPEST_BRACKETS: usize = 200;
+/// `Repeat` writes its rule out so many times, at most.
+const MOST_COPIES: u32 = 128;
+
+/// A place in the grammar: an index into `Builder::nodes`.
+type Node = usize;
+
+#[derive(Clone, PartialEq)]
+enum Terminal {
+    /// These characters.
+    Literal(String),
+    /// This token.
+    Token(u32, String),
+    /// A grammar of its own, by index.
+    Nested(usize),
+    /// Text without these markers; at least a character.
+    Text(Vec<String>),
+    /// Text up to and with the first occurrence of these characters.
+    Until(String),
+}
+
+#[derive(Clone)]
+enum Alternative {
+    /// Nothing more.
+    End,
+    Then(Terminal, Node),
+}
+
+struct Builder<'a> {
+    tokenizer: &'a Tokenizer,
+    nodes: Vec<Vec<Alternative>>,
+    nested: Vec<GrammarWithLexer>,
+    /// What the nested grammars were made of, to share them.
+    sources: Vec<&'a Rule>,
+    parts: usize,
+}
+
+/// The library's grammar for a rule.
+pub(super) fn grammar(rule: &Rule, tokenizer: &Tokenizer) -> Result<TopLevelGrammar, Error> {
+    let mut builder =
+        Builder { tokenizer, nodes: Vec::new(), nested: Vec::new(), sources: Vec::new(), parts: 0 };
+    let end = builder.node(vec![Alternative::End])?;
+    let start = builder.build(rule, end)?;
+    let mut grammars = vec![GrammarWithLexer {
+        name: Some("answer".to_owned()),
+        json_schema: None,
+        lark_grammar: Some(builder.text(start)),
+    }];
+    grammars.append(&mut builder.nested);
+    Ok(TopLevelGrammar { grammars, max_tokens: None })
+}
+
+/// The library's form of a part that came from the request.
+pub(super) fn leaf(rule: &Rule) -> Result<GrammarWithLexer, Error> {
+    let mut grammar = GrammarWithLexer { name: None, json_schema: None, lark_grammar: None };
+    match rule {
+        Rule::Json { schema, at } => {
+            let lowered = schema::lower(schema, "", &Limits::default());
+            let lowered = lowered.map_err(|fault| fault.at(at))?;
+            grammar.json_schema = Some(lowered);
+        }
+        Rule::Regex { pattern, at } => {
+            if pattern.len() > LONGEST_LARK {
+                return Err(Error::invalid(at, format!("an expression has at most {LONGEST_LARK} bytes")));
+            }
+            shallow(pattern, at)?;
+            grammar.lark_grammar = Some(format!("start: /{}/", llguidance::regex_to_lark(pattern, "")));
+        }
+        Rule::Lark { grammar: text, at } => {
+            if text.len() > LONGEST_LARK {
+                return Err(Error::invalid(at, format!("a grammar has at most {LONGEST_LARK} bytes")));
+            }
+            shallow(text, at)?;
+            grammar.lark_grammar = Some(text.clone());
+        }
+        _ => {}
+    }
+    Ok(grammar)
+}
+
+impl<'a> Builder<'a> {
+    fn node(&mut self, alternatives: Vec<Alternative>) -> Result<Node, Error> {
+        self.parts += 1 + alternatives.len();
+        if self.parts > MOST_PARTS {
+            return Err(too_large());
+        }
+        self.nodes.push(alternatives);
+        Ok(self.nodes.len() - 1)
+    }
+
+    /// The place where `rule` and then `next` may stand.
+    fn build(&mut self, rule: &'a Rule, next: Node) -> Result<Node, Error> {
+        match rule {
+            Rule::Literal(text) if text.is_empty() => Ok(next),
+            Rule::Literal(text) => self.terminal(Terminal::Literal(text.clone()), next),
+            Rule::Marker(text) => {
+                let terminal = match self.tokenizer.token_id(text) {
+                    Some(id) => Terminal::Token(id, text.clone()),
+                    None => Terminal::Literal(text.clone()),
+                };
+                self.terminal(terminal, next)
+            }
+            Rule::Json { .. } | Rule::Regex { .. } | Rule::Lark { .. } => {
+                let nested = self.nested(rule)?;
+                self.terminal(Terminal::Nested(nested), next)
+            }
+            Rule::Text { before } => self.free_text(before, next),
+            Rule::Sequence(rules) => rules.iter().rev().try_fold(next, |next, rule| self.build(rule, next)),
+            Rule::OneOf(rules) => {
+                let mut all = Vec::new();
+                for rule in rules {
+                    let node = self.build(rule, next)?;
+                    all.extend(self.nodes[node].iter().cloned());
+                }
+                self.node(all)
+            }
+            Rule::Repeat { rule, least, most } => self.repeat(rule, *least, *most, next),
+        }
+    }
+
+    fn terminal(&mut self, terminal: Terminal, next: Node) -> Result<Node, Error> {
+        self.node(vec![Alternative::Then(terminal, next)])
+    }
+
+    fn nested(&mut self, rule: &'a Rule) -> Result<usize, Error> {
+        if let Some(known) = self.sources.iter().position(|source| *source == rule) {
+            return Ok(known);
+        }
+        let mut grammar = leaf(rule)?;
+        grammar.name = Some(format!("part{}", self.nested.len()));
+        self.nested.push(grammar);
+        self.sources.push(rule);
+        Ok(self.nested.len() - 1)
+    }
+
+    fn repeat(&mut self, rule: &'a Rule, least: u32, most: Option<u32>, next: Node) -> Result<Node, Error> {
+        if least.max(most.unwrap_or(0)) > MOST_COPIES || most.is_some_and(|most| most < least) {
+            return Err(too_large());
+        }
+        let mut node = match most {
+            Some(most) => {
+                let mut node = next;
+                for _ in least..most {
+                    let more = self.build(rule, node)?;
+                    node = self.either(more, next)?;
+                }
+                node
+            }
+            None => {
+                // Its alternatives are those of the rule behind itself, or of what follows.
+                let again = self.node(Vec::new())?;
+                self.nodes[again] = self.nodes[next].clone();
+                let more = self.build(rule, again)?;
+                let more = self.nodes[more].clone();
+                self.parts += more.len() + self.nodes[next].len();
+                let mut all = self.nodes[next].clone();
+                all.extend(more);
+                self.nodes[again] = all;
+                again
+            }
+        };
+        for _ in 0..least {
+            node = self.build(rule, node)?;
+        }
+        Ok(node)
+    }
+
+    fn either(&mut self, a: Node, b: Node) -> Result<Node, Error> {
+        let all = self.nodes[a].iter().chain(&self.nodes[b]).cloned().collect();
+        self.node(all)
+    }
+
+    fn free_text(&mut self, before: &[String], next: Node) -> Result<Node, Error> {
+        let mut all = Vec::new();
+        let mut ends = Vec::new();
+        for alternative in self.nodes[next].clone() {
+            match alternative {
+                // Characters after a text: the text ends at their first occurrence.
+                Alternative::Then(Terminal::Literal(text), then) => {
+                    all.push(Alternative::Then(Terminal::Until(text), then));
+                }
+                other => ends.push(other),
+            }
+        }
+        if !ends.is_empty() {
+            all.extend(ends.iter().cloned());
+            let then = self.node(ends)?;
+            all.push(Alternative::Then(Terminal::Text(before.to_vec()), then));
+        }
+        self.node(all)
+    }
+
+    /// The grammar as the library reads it.
+    fn text(&self, start: Node) -> String {
+        let mut out = format!("start: n{start}\n");
+        let mut terminals: Vec<&Terminal> = Vec::new();
+        for node in self.reachable(start) {
+            let alternatives = self.nodes[node].iter().map(|alternative| match alternative {
+                Alternative::End => "\"\"".to_owned(),
+                Alternative::Then(terminal, next) => {
+                    let name = match terminal {
+                        Terminal::Literal(text) => quoted(text),
+                        Terminal::Token(id, _) => format!("<[{id}]>"),
+                        Terminal::Nested(i) => format!("@part{i}"),
+                        Terminal::Text(_) | Terminal::Until(_) => {
+                            let known = terminals.iter().position(|other| *other == terminal);
+                            let i = known.unwrap_or_else(|| {
+                                terminals.push(terminal);
+                                terminals.len() - 1
+                            });
+                            let text = matches!(terminal, Terminal::Text(_));
+                            format!("{}{i}", if text { "TEXT" } else { "until" })
+                        }
+                    };
+                    format!("{name} n{next}")
+                }
+            });
+            let alternatives: Vec<String> = alternatives.collect();
+            let _ = writeln!(out, "n{node}: {}", alternatives.join("\n  | "));
+        }
+        for (i, terminal) in terminals.iter().enumerate() {
+            match terminal {
+                Terminal::Text(before) => {
+                    let _ = write!(out, "TEXT{i}: /(?s:.+)/");
+                    for marker in before {
+                        let _ = write!(out, " & ~/(?s:.*){}(?s:.*)/", pattern(marker));
+                    }
+                    out.push('\n');
+                }
+                Terminal::Until(marker) => {
+                    let _ = writeln!(out, "until{i}[lazy]: /(?s:.*){}/", pattern(marker));
+                }
+                Terminal::Literal(_) | Terminal::Token(..) | Terminal::Nested(_) => {}
+            }
+        }
+        out
+    }
+
+    /// The nodes of a grammar, each once.
+    fn reachable(&self, start: Node) -> Vec<Node> {
+        let mut seen = vec![false; self.nodes.len()];
+        let (mut open, mut found) = (vec![start], Vec::new());
+        while let Some(node) = open.pop() {
+            if !std::mem::replace(&mut seen[node], true) {
+                found.push(node);
+                open.extend(self.nodes[node].iter().filter_map(|alternative| match alternative {
+                    Alternative::End => None,
+                    Alternative::Then(_, next) => Some(*next),
+                }));
+            }
+        }
+        found
+    }
+}
+
+/// Refuses what nests so deep that reading it could exhaust a stack.
+fn shallow(text: &str, at: &str) -> Result<(), Error> {
+    let (mut depth, mut deepest) = (0usize, 0);
+    for c in text.chars() {
+        match c {
+            '(' | '[' | '{' | '~' => depth += 1,
+            ')' | ']' | '}' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        deepest = deepest.max(depth);
+    }
+    if deepest > DEEPEST_BRACKETS {
+        return Err(Error::invalid(at, format!("brackets nest more than {DEEPEST_BRACKETS} deep")));
+    }
+    Ok(())
+}
+
+fn too_large() -> Error {
+    Error::new(
+        protocol::ErrorKind::InvalidRequest,
+        "the request's tools and formats make too large a grammar",
+    )
+}
+
+/// A string of the grammar language.
+fn quoted(text: &str) -> String {
+    Value::from(text).to_string()
+}
+
+/// A regular expression for these characters, between slashes.
+fn pattern(text: &str) -> String {
+    let mut out = String::new();
+    for c in text.chars() {
+        match c {
+            '\n' => out.push_str("\\n"),
+            '\r' => out.push_str("\\r"),
+            '\t' => out.push_str("\\t"),
+            c if c.is_ascii_alphanumeric() || !c.is_ascii() || c == ' ' || c == '_' => out.push(c),
+            // An escaped slash would end the expression early.
+            '/' => out.push_str("\\/"),
+            c => {
+                let _ = write!(out, "\\x{{{:x}}}", c as u32);
+            }
+        }
+    }
+    out
+}
