@@ -88,7 +88,9 @@ impl<'a> Writer<'a> {
         if turn.reasoning.is_none() && !self.template.mentions("enable_thinking") {
             return Ok((thinking, thinking));
         }
-        let plain = self.render(&Turn { reasoning: None, ..turn.clone() }, false)?;
+        let silent = Turn { reasoning: None, ..turn.clone() };
+        // Some templates put an empty thought where the model is to speak, and show none in what it has said.
+        let plain = self.render(&silent, false).or_else(|_| self.render(&silent, true))?;
         let plain = self.push(plain);
         Ok((thinking, plain))
     }
