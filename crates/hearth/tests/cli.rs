@@ -1,4 +1,4 @@
-//! The built binary as a person or a script calls it, without a model: messages, exit codes, and what a kill leaves.
+//! The built binary as a person or a script calls it, without a model but those that replay scripts: messages, exit codes, and what a kill leaves.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -153,6 +153,97 @@ fn a_bad_model_file_ends_the_start_with_its_name() {
         &["serve", "--listen", "127.0.0.1:0", "--model", "./bad.gguf"],
         &["cannot load", "bad.gguf"],
     );
+}
+
+fn post(address: &str, path: &str, body: &serde_json::Value) -> String {
+    let mut stream = TcpStream::connect(address).expect("it listens");
+    let body = body.to_string();
+    let head = format!("POST {path} HTTP/1.1\r\nHost: {address}\r\nContent-Type: application/json\r\n");
+    write!(stream, "{head}Content-Length: {}\r\nConnection: close\r\n\r\n{body}", body.len()).expect("sent");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("answered");
+    answer
+}
+
+/// The JSON of an answer that came in one piece.
+fn json(answer: &str) -> serde_json::Value {
+    let (head, body) = answer.split_once("\r\n\r\n").expect("a head and a body");
+    assert!(head.starts_with("HTTP/1.1 200"), "{answer}");
+    serde_json::from_str(body).unwrap_or_else(|error| panic!("{error}: {answer}"))
+}
+
+#[test]
+fn the_documented_tool_loop_of_a_script_is_played() {
+    let data = folder();
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/scripts/tool-loop.json");
+    let (_running, address) = serve(&data, &["--model", &format!("agent=script:{}", script.display())]);
+    let models = json(&get(&address, "/v1/models"));
+    assert_eq!(models["data"][0]["id"], "agent");
+    let document = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/scripts.md");
+    let document = std::fs::read_to_string(document).expect("the document is there");
+    let file = std::fs::read_to_string(script).expect("the script is there");
+    let shown =
+        document.split("```json\n").nth(1).and_then(|rest| rest.split("```").next()).expect("a script");
+    let turns = |text: &str| serde_json::from_str::<serde_json::Value>(text).expect("JSON")["turns"].clone();
+    assert_eq!(turns(shown), turns(&file), "the document shows the file");
+    let bodies: Vec<serde_json::Value> = document
+        .split("-d '")
+        .skip(1)
+        .map(|rest| serde_json::from_str(rest.split('\'').next().expect("an end")).expect("JSON"))
+        .collect();
+    assert_eq!(bodies.len(), 2);
+    let first = json(&post(&address, "/v1/chat/completions", &bodies[0]));
+    let choice = &first["choices"][0];
+    assert_eq!(choice["finish_reason"], "tool_calls", "{first}");
+    assert_eq!(choice["message"]["content"], "Let me look.");
+    assert_eq!(choice["message"]["reasoning_content"], "The user wants the weather, so I ask the tool.");
+    let function = &choice["message"]["tool_calls"][0]["function"];
+    assert_eq!(
+        (&function["name"], &function["arguments"]),
+        (&"get_weather".into(), &"{\"city\": \"Paris\"}".into())
+    );
+    let second = json(&post(&address, "/v1/chat/completions", &bodies[1]));
+    assert_eq!(second["choices"][0]["message"]["content"], "It is 18 degrees in Paris.", "{second}");
+    let cached = second["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().expect("a count");
+    assert!(cached * 2 > first["usage"]["prompt_tokens"].as_u64().expect("a count"), "{second}");
+    let mut streamed = bodies[1].clone();
+    streamed["stream"] = true.into();
+    let events = post(&address, "/v1/chat/completions", &streamed);
+    assert!(events.contains("degrees") && events.contains("data: [DONE]"), "{events}");
+}
+
+#[test]
+fn a_script_with_a_fault_ends_the_start_with_its_place() {
+    let data = folder();
+    let start = |model: &str, parts: &[&str]| {
+        fails(&data, &["serve", "--listen", "127.0.0.1:0", "--threads", "1", "--model", model], parts);
+    };
+    std::fs::write(data.path().join("bad.json"), "{\n\"turns\": [{\"says\": 1}]\n}").expect("write");
+    start("script:bad.json", &["cannot load bad", "unknown field `says`", "line 2"]);
+    start("x=script:none.json", &["there is no script at none.json"]);
+    start("script:", &["script: names no file"]);
+}
+
+#[test]
+fn a_script_tells_its_tokens_and_talks_in_the_terminal() {
+    let data = folder();
+    std::fs::write(data.path().join("s.json"), "{\"turns\": [{\"text\": \"Good day.\"}]}").expect("write");
+    std::fs::write(data.path().join("hearth.toml"), "models = [\"a=script:s.json\"]\n").expect("write");
+    let output = run(&data, &["tokenize", "--model", "script:s.json", "--json", "--special", "<think>"]);
+    assert_eq!(json_tokens(&output).len(), 1, "markers are tokens");
+    let output = run(&data, &["chat", "--model", "script:s.json", "--threads", "1", "-p", "Hello"]);
+    assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "Good day.", "{output:?}");
+    let (_running, address) = serve(&data, &[]);
+    assert_eq!(
+        json(&get(&address, "/v1/models"))["data"][0]["id"],
+        "a",
+        "the file's path starts at its folder"
+    );
+    fails(&data, &["bench", "model", "--model", "script:s.json"], &["is a script"]);
+}
+
+fn json_tokens(output: &Output) -> Vec<serde_json::Value> {
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"))
 }
 
 #[test]

@@ -130,6 +130,10 @@ fn a_model_is_an_id_a_source_or_a_path() {
     let named = |name: &str| Some(name.to_owned());
     assert_eq!(target("qwen3-4b"), Ok((None, Target::Id("qwen3-4b".into()))));
     assert_eq!(target("x=qwen3-4b"), Ok((named("x"), Target::Id("qwen3-4b".into()))));
+    assert_eq!(target("script:a/t.json"), Ok((None, Target::Script("a/t.json".into()))));
+    assert_eq!(target("x=script:t=1.json"), Ok((named("x"), Target::Script("t=1.json".into()))));
+    assert_eq!(target("script:t=1.json"), Ok((None, Target::Script("t=1.json".into()))));
+    assert!(target("x=script:").is_err());
     assert_eq!(target("./m"), Ok((None, Target::Path("./m".into()))));
     assert_eq!(target("m.gguf"), Ok((None, Target::Path("m.gguf".into()))));
     assert_eq!(target("x=/a=b/m"), Ok((named("x"), Target::Path("/a=b/m".into()))));
@@ -160,7 +164,7 @@ fn the_named_file_counts_then_the_working_folder_then_the_data_folder() {
     assert_eq!(threads(find(None).expect("found")), Some(2));
     let other = work.path().join("other.toml");
     assert!(find(Some(&other)).is_err(), "a named file must be there");
-    std::fs::write(&other, "threads = 3\nmodels = [\"./m.gguf\"]").expect("write");
+    std::fs::write(&other, "threads = 3\nmodels = [\"./m.gguf\", \"a=script:t.json\"]").expect("write");
     let (_, layer) = find(Some(&other)).expect("found").expect("named");
     assert_eq!(layer.threads.map(Count::get), Some(3));
     let models = layer.models.expect("models");
@@ -169,6 +173,7 @@ fn the_named_file_counts_then_the_working_folder_then_the_data_folder() {
         Target::Path(work.path().join("./m.gguf")),
         "paths start at the file's folder"
     );
+    assert_eq!(models[1].target, Target::Script(work.path().join("t.json")));
 }
 
 #[test]
