@@ -24,6 +24,8 @@ mod prompt;
 mod pythonic;
 mod registry;
 mod rule;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use parser::AnswerParser;
 pub(crate) use registry::{Family, family};

@@ -384,7 +384,7 @@ mod tests {
             &[("f", "{}"), ("math.sum", r#"{"a":[1,2.5],"b":null}"#)],
         );
         check("f(a={'k': (True, false)}, b='it\\'s')", &[("f", r#"{"a":{"k":[true,false]},"b":"it's"}"#)]);
-        check("print(f(a=-1e3, b=.5))", &[("f", r#"{"a":-1e3,"b":0.5}"#)]);
+        check("print(f(a=-1e3, b=.5))", &[("f", r#"{"a":-1000.0,"b":0.5}"#)]);
         check("f(1, 'two')", &[("f", r#"{"a":1,"b":"two"}"#)]);
         check(
             "[f(**{\"a\": 1}, c=\"\\u00e9\\ud83d\\ude00\\x41\\d\"),]",
