@@ -182,7 +182,10 @@ impl TextModel {
         let cue = self.cues.as_ref().map(|cues| cues.choose(request)).transpose()?;
         let made = prompt::make(request, &self.prompt_model(), namespace, self.clock.unix_seconds())?;
         let prompt::Made { ids: prompt, rendered, thinking } = made;
+        // A script may say what no grammar lets through, to see what comes of it.
+        let free = cue.as_ref().is_some_and(|cue| !cue.constrained);
         let constraints = match self.family.rule(&ask(request, thinking, true)) {
+            Some(_) if free => Vec::new(),
             None => Vec::new(),
             Some(rule) => {
                 let compiled = self.grammars.compile(&rule)?;

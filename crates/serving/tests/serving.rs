@@ -7,7 +7,7 @@ use common::{CONTEXT, chat, say, tokenizer, until, world};
 use futures::{FutureExt, StreamExt};
 use protocol::{
     Backend, Content, Delta, ErrorKind, FinishReason, GenerateRequest, Input, Message, Part, Prompt,
-    ReasoningEffort, ResponseFormat, Role, Sampling, Tool, ToolCall, ToolChoice,
+    ReasoningEffort, Role, Sampling, Tool, ToolCall, ToolChoice,
 };
 use serving::LocalConfig;
 use serving::metrics::Outcome;
@@ -265,16 +265,29 @@ async fn what_is_not_built_is_refused_by_name() {
     let biased = Sampling { logit_bias: vec![(1 << 20, 1.0)], ..Sampling::default() };
     let long = "x".repeat(CONTEXT as usize * 4);
     let cases = [
-        (GenerateRequest { tools: vec![tool], ..chat(HI) }, ErrorKind::Unsupported, "tools"),
+        (
+            GenerateRequest { tools: vec![tool.clone()], ..prompt(Prompt::Text("a".into())) },
+            ErrorKind::Unsupported,
+            "tools",
+        ),
         (
             GenerateRequest { tool_choice: ToolChoice::Required, ..chat(HI) },
-            ErrorKind::Unsupported,
+            ErrorKind::InvalidRequest,
             "tool_choice",
         ),
         (
-            GenerateRequest { response_format: ResponseFormat::JsonObject, ..chat(HI) },
-            ErrorKind::Unsupported,
-            "response_format",
+            GenerateRequest {
+                tools: vec![tool.clone()],
+                tool_choice: ToolChoice::Named("u".into()),
+                ..chat(HI)
+            },
+            ErrorKind::InvalidRequest,
+            "tool_choice",
+        ),
+        (
+            GenerateRequest { tools: vec![tool.clone(), tool], ..chat(HI) },
+            ErrorKind::InvalidRequest,
+            "tools[1].function.name",
         ),
         (
             GenerateRequest { input: Input::Chat(vec![image("a")]), ..chat(HI) },
@@ -283,8 +296,8 @@ async fn what_is_not_built_is_refused_by_name() {
         ),
         (
             GenerateRequest { input: Input::Chat(vec![with_call]), ..chat(HI) },
-            ErrorKind::Unsupported,
-            "messages[0].tool_calls",
+            ErrorKind::InvalidRequest,
+            "messages[0].tool_calls[0].id",
         ),
         (
             GenerateRequest { reasoning_effort: Some(ReasoningEffort::High), ..chat(HI) },

@@ -12,6 +12,9 @@ use serde_json::{Value, json};
 /// again, goes on to `max_tokens` with the same call; no agent makes so many at once.
 const MOST_CALLS: u32 = 16;
 
+/// Each of these calls is written out in the grammar, which holds so many parts at most (a compiler takes more).
+const MOST_PARTS: u32 = 8000;
+
 impl Family {
     /// What an answer may be; `None` where anything goes.
     pub fn rule(&self, ask: &Ask<'_>) -> Option<Rule> {
@@ -44,6 +47,8 @@ impl Family {
     fn calls(&self, tools: &[(usize, &Tool)], most: u32) -> Rule {
         let around = self.form.around();
         let call = one_of(tools.iter().map(|(i, tool)| self.call(*i, tool)).collect());
+        // Many calls of many tools would make a grammar that is refused for its size.
+        let most = most.min(MOST_PARTS / size(&call)).max(1);
         let mut parts = parts(&around.before);
         if most == 1 {
             parts.push(call);
@@ -75,14 +80,17 @@ impl Family {
             block = vec![self.calls(tools, most), tagged];
         }
         let block = if block.len() == 1 { block.remove(0) } else { Rule::OneOf(block) };
-        let rest = if one {
+        if one {
             // Nothing after it: a model that wants to call again would write the call as text.
-            Rule::Repeat { rule: Box::new(block), least: 0, most: Some(1) }
-        } else {
-            let again = Rule::Sequence(vec![block, text.clone()]);
-            Rule::Repeat { rule: Box::new(again), least: 0, most: None }
-        };
-        Rule::Sequence(vec![text, rest])
+            return Rule::Sequence(vec![
+                text,
+                Rule::Repeat { rule: Box::new(block), least: 0, most: Some(1) },
+            ]);
+        }
+        // A text before each call and one at the end: a text must see what may end it, which at the end of what is
+        // repeated is not known yet.
+        let again = Rule::Sequence(vec![text.clone(), block]);
+        Rule::Sequence(vec![Rule::Repeat { rule: Box::new(again), least: 0, most: None }, text])
     }
 
     /// What text cannot hold, since a call begins with it.
@@ -138,6 +146,17 @@ fn one_of(mut all: Vec<Vec<Rule>>) -> Rule {
     }
     before.extend(after);
     Rule::Sequence(before)
+}
+
+/// About how many parts a rule has once it is written out.
+fn size(rule: &Rule) -> u32 {
+    match rule {
+        Rule::Sequence(rules) | Rule::OneOf(rules) => rules.iter().map(size).fold(1, u32::saturating_add),
+        Rule::Repeat { rule, most, .. } => {
+            size(rule).saturating_mul(most.unwrap_or(1).max(1)).saturating_add(1)
+        }
+        _ => 2,
+    }
 }
 
 fn parts(parts: &[Part]) -> Vec<Rule> {

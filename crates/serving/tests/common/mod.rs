@@ -2,6 +2,8 @@
 //! a few merges, so that a model's own tokens differ from those a tokenizer would choose.
 #![allow(dead_code, clippy::unwrap_used)]
 
+pub mod replay;
+
 use base::{Bytes, Clock, SystemClock, Tokens};
 use device::{Batch, DeviceError, KvGroup, KvReach, KvSpec, PageId};
 use futures::StreamExt;
@@ -20,6 +22,11 @@ const MERGES: [&str; 4] = ["h e", "l p", "he lp", "a b"];
 
 /// The 256 byte tokens of byte-level BPE as GPT-2 writes them, then merges, then control tokens.
 pub fn tokenizer() -> Tokenizer {
+    tokenizer_with(&[])
+}
+
+/// The same with more control tokens.
+pub fn tokenizer_with(marks: &[&str]) -> Tokenizer {
     let printable = |b: u32| matches!(b, 0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff);
     let mut beyond = 0x100;
     let bytes = (0..256u32).map(|b| {
@@ -29,8 +36,8 @@ pub fn tokenizer() -> Tokenizer {
     });
     let mut tokens: Vec<String> = bytes.collect();
     tokens.extend(MERGES.map(|merge| merge.replace(' ', "")));
-    tokens.extend(CONTROLS.map(str::to_owned));
-    let ordinary = tokens.len() - CONTROLS.len();
+    let ordinary = tokens.len();
+    tokens.extend(marks.iter().chain(&CONTROLS).map(|text| (*text).to_owned()));
     let types = (0..tokens.len()).map(|id| if id < ordinary { 1 } else { 3 }).collect();
     let end = (tokens.len() - 2) as u32;
     Tokenizer::from_gguf(GgufVocab {
@@ -250,7 +257,9 @@ pub async fn say(backend: &dyn Backend, request: GenerateRequest) -> Result<Said
         assert!(said.usage.is_none() && said.error.is_none(), "nothing comes after the end");
         match delta {
             Err(error) => said.error = Some(error),
-            Ok(Delta::Started { .. }) => assert!(said.texts.iter().all(String::is_empty), "started comes first"),
+            Ok(Delta::Started { .. }) => {
+                assert!(said.texts.iter().all(String::is_empty), "started comes first")
+            }
             Ok(Delta::PromptLogprobs(entries)) => said.prompt_logprobs.extend(entries),
             Ok(Delta::Text { choice, text, logprobs }) => {
                 assert!(said.finishes[choice as usize].is_empty(), "no text after the finish");
