@@ -209,7 +209,14 @@ fn the_documented_tool_loop_of_a_script_is_played() {
     let mut streamed = bodies[1].clone();
     streamed["stream"] = true.into();
     let events = post(&address, "/v1/chat/completions", &streamed);
-    assert!(events.contains("degrees") && events.contains("data: [DONE]"), "{events}");
+    let text: String = events
+        .lines()
+        .filter_map(|line| line.strip_prefix("data: {"))
+        .filter_map(|rest| serde_json::from_str::<serde_json::Value>(&format!("{{{rest}")).ok())
+        .filter_map(|event| Some(event["choices"][0]["delta"]["content"].as_str()?.to_owned()))
+        .collect();
+    assert_eq!(text, "It is 18 degrees in Paris.");
+    assert!(events.contains("data: [DONE]"), "{events}");
 }
 
 #[test]

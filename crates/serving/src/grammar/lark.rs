@@ -11,6 +11,7 @@ use super::schema::{self, Limits};
 use llguidance::api::{GrammarWithLexer, TopLevelGrammar};
 use protocol::Error;
 use serde_json::Value;
+use std::collections::HashSet;
 use std::fmt::Write;
 use tokenizer::Tokenizer;
 
@@ -31,7 +32,7 @@ enum Terminal {
     /// These characters.
     Literal(String),
     /// This token.
-    Token(u32, String),
+    Token(u32),
     /// A grammar of its own, by index.
     Nested(usize),
     /// Text without these markers; at least a character.
@@ -40,32 +41,51 @@ enum Terminal {
     Until(String),
 }
 
+/// What may stand at a place.
+enum Place {
+    /// The answer ends.
+    End,
+    /// This, and then what stands there.
+    Then(Terminal, Node),
+    /// What may stand at one of these.
+    Either(Vec<Node>),
+    /// Any text without these markers, and then what stands there.
+    Free(Vec<String>, Node),
+}
+
+/// One way to go on from a place, all places that say nothing themselves gone through.
 #[derive(Clone)]
-enum Alternative {
-    /// Nothing more.
+enum Way {
     End,
     Then(Terminal, Node),
+    /// Text, then only those ways of this `Free` place that follow a text of their own accord.
+    Behind(Terminal, Node),
 }
 
 struct Builder<'a> {
     tokenizer: &'a Tokenizer,
-    nodes: Vec<Vec<Alternative>>,
+    nodes: Vec<Place>,
     nested: Vec<GrammarWithLexer>,
     /// What the nested grammars were made of, to share them.
     sources: Vec<&'a Rule>,
-    parts: usize,
 }
 
 /// The library's grammar for a rule.
 pub(super) fn grammar(rule: &Rule, tokenizer: &Tokenizer) -> Result<TopLevelGrammar, Error> {
-    let mut builder =
-        Builder { tokenizer, nodes: Vec::new(), nested: Vec::new(), sources: Vec::new(), parts: 0 };
+    let mut builder = Builder {
+        tokenizer,
+        nodes: Vec::new(),
+        nested: Vec::new(),
+        sources: Vec::new(),
+        texts: Vec::new(),
+        parts: 0,
+    };
     let end = builder.node(vec![Alternative::End])?;
     let start = builder.build(rule, end)?;
     let mut grammars = vec![GrammarWithLexer {
         name: Some("answer".to_owned()),
         json_schema: None,
-        lark_grammar: Some(builder.text(start)),
+        lark_grammar: Some(builder.text(start)?),
     }];
     grammars.append(&mut builder.nested);
     Ok(TopLevelGrammar { grammars, max_tokens: None })
@@ -100,12 +120,11 @@ pub(super) fn leaf(rule: &Rule) -> Result<GrammarWithLexer, Error> {
 }
 
 impl<'a> Builder<'a> {
-    fn node(&mut self, alternatives: Vec<Alternative>) -> Result<Node, Error> {
-        self.parts += 1 + alternatives.len();
-        if self.parts > MOST_PARTS {
+    fn node(&mut self, place: Place) -> Result<Node, Error> {
+        if self.nodes.len() >= MOST_PARTS {
             return Err(too_large());
         }
-        self.nodes.push(alternatives);
+        self.nodes.push(place);
         Ok(self.nodes.len() - 1)
     }
 
@@ -113,34 +132,26 @@ impl<'a> Builder<'a> {
     fn build(&mut self, rule: &'a Rule, next: Node) -> Result<Node, Error> {
         match rule {
             Rule::Literal(text) if text.is_empty() => Ok(next),
-            Rule::Literal(text) => self.terminal(Terminal::Literal(text.clone()), next),
+            Rule::Literal(text) => self.node(Place::Then(Terminal::Literal(text.clone()), next)),
             Rule::Marker(text) => {
                 let terminal = match self.tokenizer.token_id(text) {
-                    Some(id) => Terminal::Token(id, text.clone()),
+                    Some(id) => Terminal::Token(id),
                     None => Terminal::Literal(text.clone()),
                 };
-                self.terminal(terminal, next)
+                self.node(Place::Then(terminal, next))
             }
             Rule::Json { .. } | Rule::Regex { .. } | Rule::Lark { .. } => {
                 let nested = self.nested(rule)?;
-                self.terminal(Terminal::Nested(nested), next)
+                self.node(Place::Then(Terminal::Nested(nested), next))
             }
-            Rule::Text { before } => self.free_text(before, next),
+            Rule::Text { before } => self.node(Place::Free(before.clone(), next)),
             Rule::Sequence(rules) => rules.iter().rev().try_fold(next, |next, rule| self.build(rule, next)),
             Rule::OneOf(rules) => {
-                let mut all = Vec::new();
-                for rule in rules {
-                    let node = self.build(rule, next)?;
-                    all.extend(self.nodes[node].iter().cloned());
-                }
-                self.node(all)
+                let all = rules.iter().map(|rule| self.build(rule, next)).collect::<Result<_, _>>()?;
+                self.node(Place::Either(all))
             }
             Rule::Repeat { rule, least, most } => self.repeat(rule, *least, *most, next),
         }
-    }
-
-    fn terminal(&mut self, terminal: Terminal, next: Node) -> Result<Node, Error> {
-        self.node(vec![Alternative::Then(terminal, next)])
     }
 
     fn nested(&mut self, rule: &'a Rule) -> Result<usize, Error> {
@@ -163,20 +174,14 @@ impl<'a> Builder<'a> {
                 let mut node = next;
                 for _ in least..most {
                     let more = self.build(rule, node)?;
-                    node = self.either(more, next)?;
+                    node = self.node(Place::Either(vec![more, next]))?;
                 }
                 node
             }
             None => {
-                // Its alternatives are those of the rule behind itself, or of what follows.
-                let again = self.node(Vec::new())?;
-                self.nodes[again] = self.nodes[next].clone();
+                let again = self.node(Place::Either(vec![next]))?;
                 let more = self.build(rule, again)?;
-                let more = self.nodes[more].clone();
-                self.parts += more.len() + self.nodes[next].len();
-                let mut all = self.nodes[next].clone();
-                all.extend(more);
-                self.nodes[again] = all;
+                self.nodes[again] = Place::Either(vec![more, next]);
                 again
             }
         };
@@ -186,58 +191,88 @@ impl<'a> Builder<'a> {
         Ok(node)
     }
 
-    fn either(&mut self, a: Node, b: Node) -> Result<Node, Error> {
-        let all = self.nodes[a].iter().chain(&self.nodes[b]).cloned().collect();
-        self.node(all)
-    }
-
-    fn free_text(&mut self, before: &[String], next: Node) -> Result<Node, Error> {
-        let mut all = Vec::new();
-        let mut ends = Vec::new();
-        for alternative in self.nodes[next].clone() {
-            match alternative {
-                // Characters after a text: the text ends at their first occurrence.
-                Alternative::Then(Terminal::Literal(text), then) => {
-                    all.push(Alternative::Then(Terminal::Until(text), then));
+    /// The ways to go on from a place.
+    fn ways(&self, node: Node, seen: &mut Vec<Node>, out: &mut Vec<Way>) {
+        if seen.contains(&node) {
+            return;
+        }
+        seen.push(node);
+        match &self.nodes[node] {
+            Place::End => out.push(Way::End),
+            Place::Then(terminal, next) => out.push(Way::Then(terminal.clone(), *next)),
+            Place::Either(all) => all.iter().for_each(|node| self.ways(*node, seen, out)),
+            Place::Free(before, next) => {
+                let mut following = Vec::new();
+                self.ways(*next, seen, &mut following);
+                let mut ends = false;
+                for way in following {
+                    match way {
+                        // Characters after a text: the text ends at their first occurrence.
+                        Way::Then(Terminal::Literal(text), then) => {
+                            out.push(Way::Then(Terminal::Until(text), then));
+                        }
+                        other => {
+                            ends = true;
+                            out.push(other);
+                        }
+                    }
                 }
-                other => ends.push(other),
+                if ends {
+                    out.push(Way::Behind(Terminal::Text(before.clone()), *next));
+                }
             }
         }
-        if !ends.is_empty() {
-            all.extend(ends.iter().cloned());
-            let then = self.node(ends)?;
-            all.push(Alternative::Then(Terminal::Text(before.to_vec()), then));
-        }
-        self.node(all)
     }
 
-    /// The grammar as the library reads it.
-    fn text(&self, start: Node) -> String {
+    /// The grammar as the library reads it: `nI` is what may stand at a place, `eI` what may stand there behind
+    /// a text.
+    fn text(&self, start: Node) -> Result<String, Error> {
         let mut out = format!("start: n{start}\n");
-        let mut terminals: Vec<&Terminal> = Vec::new();
-        for node in self.reachable(start) {
-            let alternatives = self.nodes[node].iter().map(|alternative| match alternative {
-                Alternative::End => "\"\"".to_owned(),
-                Alternative::Then(terminal, next) => {
-                    let name = match terminal {
-                        Terminal::Literal(text) => quoted(text),
-                        Terminal::Token(id, _) => format!("<[{id}]>"),
-                        Terminal::Nested(i) => format!("@part{i}"),
-                        Terminal::Text(_) | Terminal::Until(_) => {
-                            let known = terminals.iter().position(|other| *other == terminal);
-                            let i = known.unwrap_or_else(|| {
-                                terminals.push(terminal);
-                                terminals.len() - 1
-                            });
-                            let text = matches!(terminal, Terminal::Text(_));
-                            format!("{}{i}", if text { "TEXT" } else { "until" })
-                        }
-                    };
-                    format!("{name} n{next}")
+        let mut terminals: Vec<Terminal> = Vec::new();
+        let mut seen = HashSet::from([(start, false)]);
+        let mut open = vec![(start, false)];
+        let mut parts = 0;
+        while let Some((node, behind)) = open.pop() {
+            let mut ways = Vec::new();
+            self.ways(node, &mut Vec::new(), &mut ways);
+            if behind {
+                ways.retain(|way| !matches!(way, Way::Then(Terminal::Literal(_) | Terminal::Until(_), _)));
+            }
+            parts += ways.len();
+            if parts > MOST_PARTS {
+                return Err(too_large());
+            }
+            let mut written = Vec::new();
+            for way in ways {
+                let (terminal, next, behind) = match way {
+                    Way::End => {
+                        written.push("\"\"".to_owned());
+                        continue;
+                    }
+                    Way::Then(terminal, next) => (terminal, next, false),
+                    Way::Behind(terminal, next) => (terminal, next, true),
+                };
+                if seen.insert((next, behind)) {
+                    open.push((next, behind));
                 }
-            });
-            let alternatives: Vec<String> = alternatives.collect();
-            let _ = writeln!(out, "n{node}: {}", alternatives.join("\n  | "));
+                let name = match &terminal {
+                    Terminal::Literal(text) => quoted(text),
+                    Terminal::Token(id) => format!("<[{id}]>"),
+                    Terminal::Nested(i) => format!("@part{i}"),
+                    Terminal::Text(_) | Terminal::Until(_) => {
+                        let text = matches!(terminal, Terminal::Text(_));
+                        let known = terminals.iter().position(|other| *other == terminal);
+                        let i = known.unwrap_or(terminals.len());
+                        if known.is_none() {
+                            terminals.push(terminal);
+                        }
+                        format!("{}{i}", if text { "TEXT" } else { "until" })
+                    }
+                };
+                written.push(format!("{name} {}{next}", if behind { 'e' } else { 'n' }));
+            }
+            let name = if behind { 'e' } else { 'n' };
+            let _ = writeln!(out, "{name}{node}: {}", written.join("\n  | "));
         }
         for (i, terminal) in terminals.iter().enumerate() {
             match terminal {
@@ -251,26 +286,10 @@ impl<'a> Builder<'a> {
                 Terminal::Until(marker) => {
                     let _ = writeln!(out, "until{i}[lazy]: /(?s:.*){}/", pattern(marker));
                 }
-                Terminal::Literal(_) | Terminal::Token(..) | Terminal::Nested(_) => {}
+                Terminal::Literal(_) | Terminal::Token(_) | Terminal::Nested(_) => {}
             }
         }
-        out
-    }
-
-    /// The nodes of a grammar, each once.
-    fn reachable(&self, start: Node) -> Vec<Node> {
-        let mut seen = vec![false; self.nodes.len()];
-        let (mut open, mut found) = (vec![start], Vec::new());
-        while let Some(node) = open.pop() {
-            if !std::mem::replace(&mut seen[node], true) {
-                found.push(node);
-                open.extend(self.nodes[node].iter().filter_map(|alternative| match alternative {
-                    Alternative::End => None,
-                    Alternative::Then(_, next) => Some(*next),
-                }));
-            }
-        }
-        found
+        Ok(out)
     }
 }
 
