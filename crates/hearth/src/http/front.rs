@@ -48,7 +48,7 @@ pub(super) async fn front(State(app): State<Arc<App>>, request: Request, next: N
     }
     app.metrics.count(route.as_deref(), response.status().as_u16());
     let id = HeaderValue::from_str(&id).expect("hexadecimal digits are a header value");
-    if path.starts_with("/client/v4") {
+    if path.starts_with("/client/v4") || dialect == Dialect::Binding {
         response.headers_mut().insert("cf-ai-req-id", id.clone());
     }
     if dialect == Dialect::Anthropic {

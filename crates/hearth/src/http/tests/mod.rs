@@ -3,11 +3,15 @@
 //! Tests speak HTTP by hand, so that they see what is on the wire: which bytes, cut into which chunks.
 
 mod anthropic;
+mod binding;
+mod dialects;
 mod openai;
+mod responses;
 mod transport;
 mod workers_ai;
 
 use super::{Config, ModelHealth, ModelState, Status, serve};
+use crate::kept::Kept;
 use futures::future::BoxFuture;
 use futures::stream::{self, StreamExt};
 use protocol::{
@@ -25,7 +29,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::task::JoinHandle;
 
-/// Answers with the words of the prompt. Some prompts make it behave otherwise: `full`, `long`, `toolless`, `panic`, `panic later`,
+/// Answers with the words of the prompt. Some prompts make it behave otherwise: `full`, `long`, `schema`, `toolless`, `panic`, `panic later`,
 /// `fail later`, `cut`, `hang` (one word, then nothing for ever), `told` (what the test sends).
 struct Fake {
     models: Vec<ModelInfo>,
@@ -96,6 +100,10 @@ impl Backend for Handle {
                     return Err(error.retry_after(Duration::from_millis(1500)));
                 }
                 "toolless" => return Err(Error::new(ErrorKind::Unsupported, "no tools here").at("tools")),
+                "schema" => {
+                    let at = "tools[0].function.parameters/properties/x";
+                    return Err(Error::invalid(at, format!("{at}: this keyword is not supported")));
+                }
                 "long" => return Err(Error::new(ErrorKind::ContextLength, "10 tokens, at most 5")),
                 "panic" => panic!("told to"),
                 "panic later" => stream::iter([Ok(STARTED)])
@@ -232,6 +240,11 @@ impl Server {
     }
 
     async fn with(config: Config) -> Self {
+        let clock = Arc::new(base::SystemClock::default());
+        Self::keeping(config, Kept::nothing("it is a test", clock)).await
+    }
+
+    async fn keeping(config: Config, kept: Kept) -> Self {
         let fake = Arc::new(Fake {
             models: vec![
                 model("echo", "@cf/test/echo", ModelTask::TextGeneration),
@@ -248,7 +261,7 @@ impl Server {
         let (stop, stopped) = oneshot::channel::<()>();
         let backend = Arc::new(Handle(Arc::clone(&fake)));
         let status = Arc::new(Handle(Arc::clone(&fake)));
-        let running = tokio::spawn(serve(config, backend, status, listener, stopped));
+        let running = tokio::spawn(serve(config, backend, status, kept, listener, stopped));
         Self { address, fake, stop, running }
     }
 
