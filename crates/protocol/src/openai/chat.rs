@@ -389,4 +389,6 @@ impl StreamWriter for ChunkWriter {
 }
 
 #[cfg(test)]
+mod round_trip;
+#[cfg(test)]
 mod tests;

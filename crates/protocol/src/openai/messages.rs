@@ -16,7 +16,8 @@ pub(crate) enum Rules {
 }
 
 /// Fields of a message that do not change how it reads: what clients echo from an earlier answer, and hints.
-const HARMLESS: &[&str] = &["annotations", "cache_control", "parsed", "reasoning_details", "id"];
+const HARMLESS: &[&str] =
+    &["annotations", "cache_control", "id", "malformed_tool_calls", "parsed", "reasoning_details"];
 
 /// `messages`; `None` where the field is absent.
 pub(crate) fn messages(fields: &mut Object, rules: Rules) -> Result<Option<Vec<Message>>, Error> {

@@ -298,6 +298,56 @@ fn what_is_not_built_is_refused_by_name() {
 }
 
 #[test]
+fn what_an_answer_held_is_read_back_as_history() {
+    let call = json!({"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}});
+    for message in [
+        json!({"role": "assistant", "content": "a", "tool_calls": []}),
+        json!({"role": "assistant", "content": "a", "tool_calls": null, "refusal": null, "function_call": null}),
+        json!({"role": "assistant", "content": "", "tool_calls": [call]}),
+        json!({"role": "assistant", "content": null, "tool_calls": [call]}),
+        json!({"role": "assistant", "tool_calls": [call]}),
+        json!({"role": "assistant", "content": [{"type": "text", "text": "a"}], "tool_calls": [call]}),
+        json!({"role": "assistant", "content": null, "refusal": "no"}),
+        json!({"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}]}),
+        json!({"role": "assistant", "content": null, "reasoning_content": "hm", "reasoning": "hm"}),
+        json!({"role": "assistant", "content": "{", "malformed_tool_calls": ["no JSON"]}),
+    ] {
+        parsed(&with(&json!({"messages": [message]}))).unwrap_or_else(|error| panic!("{message}: {error}"));
+    }
+}
+
+#[test]
+fn allowed_tools_are_those_the_model_is_shown() {
+    let tool = |name: &str| json!({"type": "function", "function": {"name": name}});
+    let choice = |mode: &str, names: &[&str]| {
+        let tools: Value = names.iter().map(|name| tool(name)).collect();
+        json!({"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}})
+    };
+    let tools = json!([tool("a"), tool("b"), tool("c")]);
+    let body = |choice: &Value| with(&json!({"tools": tools, "tool_choice": choice}));
+    let chat = parsed(&body(&choice("required", &["c", "b"]))).unwrap();
+    let names: Vec<&str> = chat.request.tools.iter().map(|tool| tool.name.as_str()).collect();
+    assert_eq!((names, &chat.request.tool_choice), (vec!["b", "c"], &ToolChoice::Required));
+    assert_eq!(chat.places.written("tools[1].function.name"), "tools[2].function.name");
+    for (wrong, param) in [
+        (choice("any", &["a"]), "tool_choice.allowed_tools.mode"),
+        (choice("auto", &[]), "tool_choice.allowed_tools.tools"),
+        (choice("auto", &["a", "x"]), "tool_choice.allowed_tools.tools[1]"),
+        (json!({"type": "allowed_tools"}), "tool_choice.allowed_tools"),
+        (json!({"type": "auto"}), "tool_choice.type"),
+        (json!({"type": "function", "name": "a"}), "tool_choice.function"),
+    ] {
+        refused(&body(&wrong), ErrorKind::InvalidRequest, param);
+    }
+    refused(&with(&json!({"tool_choice": choice("auto", &["a"])})), ErrorKind::InvalidRequest, "tool_choice");
+    refused(
+        &body(&json!({"type": "custom", "custom": {"name": "a"}})),
+        ErrorKind::Unsupported,
+        "tool_choice.type",
+    );
+}
+
+#[test]
 fn tool_calls_are_written_in_pieces_and_whole() {
     let deltas = [
         Delta::Started { prompt_tokens: 3, cached_tokens: 2 },
