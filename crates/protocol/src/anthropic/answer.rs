@@ -75,7 +75,7 @@ fn ending(blocks: &Blocks) -> Map<String, Value> {
             (reason.into(), stop_text.as_deref().filter(|_| reason == "stop_sequence"))
         }
     };
-    let mut ending = object(json!({"stop_reason": reason, "stop_sequence": stop_text}));
+    let mut ending = object(json!({"stop_reason": reason, "stop_sequence": stop_text, "stop_details": null}));
     if !blocks.malformed.is_empty() {
         ending.insert("malformed_calls".into(), json!(blocks.malformed));
     }
@@ -193,7 +193,7 @@ impl EventWriter {
         if std::mem::replace(&mut self.started, true) {
             return Vec::new();
         }
-        let ending = object(json!({"stop_reason": null, "stop_sequence": null}));
+        let ending = object(json!({"stop_reason": null, "stop_sequence": null, "stop_details": null}));
         let message = message(&self.head, Vec::new(), ending, &self.usage);
         vec![event("message_start", json!({"message": message})), event("ping", json!({}))]
     }

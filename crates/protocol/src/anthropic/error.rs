@@ -68,10 +68,18 @@ pub fn body(error: &Error, request_id: Option<&str>) -> String {
         #[serde(rename = "type")]
         kind: &'static str,
         message: String,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        details: Option<Details>,
     }
+    #[derive(Serialize)]
+    struct Details {
+        error_code: &'static str,
+    }
+    // Of what is kept elsewhere this dialect names threads alone; by the code clients know to send all of one.
+    let details = (error.kind == ErrorKind::NotFound).then_some(Details { error_code: "thread_not_found" });
     to_json(&Body {
         kind: "error",
-        error: Inner { kind: name(error.kind), message: message(error) },
+        error: Inner { kind: name(error.kind), message: message(error), details },
         request_id,
     })
 }

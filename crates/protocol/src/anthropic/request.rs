@@ -58,6 +58,7 @@ fn read(body: &[u8], answer: bool) -> Result<MessagesRequest, Error> {
     if answer && max_tokens.is_none() {
         return Err(missing("max_tokens"));
     }
+    thread(&mut fields)?;
     let mut layout = Layout::default();
     let mut history = History::default();
     if let Some(system) = fields.take("system") {
@@ -100,17 +101,27 @@ fn read(body: &[u8], answer: bool) -> Result<MessagesRequest, Error> {
     if fields.array("mcp_servers")?.is_some_and(|servers| !servers.is_empty()) {
         return Err(unsupported("mcp_servers"));
     }
-    fields.refuse(&[
-        "container",
-        "compaction",
-        "fallbacks",
-        "fallback_credit_token",
-        "thread",
-        "billing_policy",
-    ])?;
+    fields.refuse(&["container", "compaction", "fallbacks", "fallback_credit_token", "billing_policy"])?;
     fields.harmless(HARMLESS);
     fields.finish()?;
     Ok(MessagesRequest { request, stream, thoughts: thinking.shown, layout })
+}
+
+/// `thread`: a conversation that the server holds. None is held here. Clients that begin one are served, and told that
+/// it is gone when they go on with it; they send all of it then, most of which is in the prefix cache.
+fn thread(fields: &mut Object) -> Result<(), Error> {
+    let Some(mut thread) = fields.object("thread")? else { return Ok(()) };
+    let kind = thread.required_string("type")?;
+    match kind.as_str() {
+        "create" => thread.finish(),
+        "continue" => {
+            let path = thread.path("previous_message_id");
+            thread.required_string("previous_message_id")?;
+            let message = "This server holds no conversations; send all of its messages";
+            Err(Error::new(ErrorKind::NotFound, message).at(path))
+        }
+        _ => Err(Error::invalid(thread.path("type"), "supported are 'create' and 'continue'")),
+    }
 }
 
 struct Thinking {

@@ -288,6 +288,7 @@ fn faults_are_told_in_anthropics_words() {
             "context_management.edits.0.type: edits of type 'compact_20260112' are not supported by this server",
         ),
         (json!({"mcp_servers": [{}]}), "mcp_servers: 'mcp_servers' is not supported by this server"),
+        (json!({"thread": {"type": "keep"}}), "thread.type: supported are 'create' and 'continue'"),
         (json!({"container": "x"}), "container: 'container' is not supported by this server"),
         (
             json!({"output_config": {"format": {"type": "json"}}}),
@@ -395,4 +396,17 @@ fn a_failure_is_said_once() {
     assert_eq!(asked(json!("ERROR no file")), "ERROR no file");
     assert_eq!(asked(json!("<tool_use_error>no</tool_use_error>")), "<tool_use_error>no</tool_use_error>");
     assert_eq!(asked(Value::Null), "Error: ");
+}
+
+#[test]
+fn a_thread_may_begin_and_is_gone_when_it_goes_on() {
+    read(json!({"thread": {"type": "create"}}));
+    let more = json!({
+        "thread": {"type": "continue", "previous_message_id": "msg_1"},
+        "messages": [said("user", json!([result("a", json!("x"))]))],
+    });
+    let refused = parse(body(more).to_string().as_bytes()).unwrap_err();
+    assert_eq!(refused.kind, ErrorKind::NotFound);
+    let told: Value = serde_json::from_str(&error::body(&refused, None)).unwrap();
+    assert_eq!(told["error"]["details"], json!({"error_code": "thread_not_found"}));
 }
