@@ -65,6 +65,8 @@ pub(crate) struct Parts<'a> {
     pub shown: Arc<[u32]>,
     /// Makes the parser of an answer; `None` where answers are plain text.
     pub parser: Option<&'a dyn Fn() -> AnswerParser>,
+    /// Whether a grammar says what answers may be.
+    pub constrained: bool,
     pub call_ids: CallIds,
     pub prompt_tokens: u32,
     /// The prompt's first token, where the prompt's log-probabilities are wanted.
@@ -78,7 +80,8 @@ impl Answer {
                 Some(_) => parts.tokenizer.detokenizer_showing(Arc::clone(&parts.shown)),
                 None => parts.tokenizer.detokenizer(),
             };
-            Choice::new(index, parts.call_ids, detokenizer, parts.parser.map(|make| make()), parts.stop)
+            let parser = parts.parser.map(|make| make());
+            Choice::new(index, parts.call_ids, detokenizer, parser, parts.constrained, parts.stop)
         };
         Self {
             choices: (0..parts.choices).map(choice).collect(),

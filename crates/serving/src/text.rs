@@ -161,6 +161,7 @@ impl TextModel {
             shown: Arc::clone(&self.shown),
             // What follows a raw prompt is text, whatever it says.
             parser: rendered.is_some().then_some(parser),
+            constrained,
             call_ids,
             remember: rendered.map(|prompt| Remember {
                 memory: Arc::clone(&self.memory),

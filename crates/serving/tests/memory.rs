@@ -5,7 +5,8 @@
 mod common;
 
 use base::{Bytes, Namespace};
-use common::tokenizer;
+use common::replay::MARKS;
+use common::{tokenizer, tokenizer_with};
 use proptest::prelude::*;
 use serving::memory::{PrefixHash, TurnMemory};
 use serving::template::{Origin, Span};
@@ -131,7 +132,136 @@ fn the_least_recently_used_answers_go_first() {
     assert!(spelt("help a"), "an answer larger than the memory is not remembered");
 }
 
+/// Tokens of a text as a model may say it: marks as such, all else byte by byte.
+fn spelt(tokenizer: &Tokenizer, mut text: &str) -> Vec<u32> {
+    let mut ids = Vec::new();
+    while let Some(c) = text.chars().next() {
+        let mark = MARKS.iter().find(|mark| text.starts_with(**mark));
+        let len = mark.map_or(c.len_utf8(), |mark| mark.len());
+        match mark {
+            Some(mark) => ids.extend(tokenizer.token_id(mark)),
+            None => ids.extend(bytes(&text[..len])),
+        }
+        text = &text[len..];
+    }
+    ids
+}
+
+const PROMPT: &str = "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n";
+const CALL: &str = "<think>\nhelp\n</think>\n\n<tool_call>\n{\"he\": \"help\"}\n</tool_call>";
+
+#[test]
+fn a_whole_answer_is_found_where_the_template_writes_it_again() {
+    let (tokenizer, memory) = (tokenizer_with(&MARKS), memory());
+    let shown: std::sync::Arc<[u32]> = MARKS.iter().filter_map(|mark| tokenizer.token_id(mark)).collect();
+    let prompt = [ours("<|im_start|>user\n"), theirs("hi"), ours("<|im_end|>\n<|im_start|>assistant\n")];
+    let ids = spelt(&tokenizer, CALL);
+    memory.remember_whole(&tokenizer, NAMESPACE, &memory.prompt(&prompt), &shown, &ids);
+    let before = tokenizer.encode(&[Piece::Trusted(PROMPT)], None).unwrap();
+    let said = [before.clone(), ids.clone()].concat();
+    let again = |spans: &[Span]| encode(&memory, &tokenizer, &[&prompt[..], spans].concat());
+
+    // In any spans, with what the caller brought in the middle.
+    let middle = [
+        "<think>\n",
+        "help",
+        "\n</think>\n\n<tool_call>\n{\"he\": \"",
+        "help",
+        "\"}\n</tool_call><|im_end|>",
+    ];
+    let spans = [ours(middle[0]), theirs(middle[1]), ours(middle[2]), theirs(middle[3]), ours(middle[4])];
+    let found = again(&spans);
+    assert!(found.starts_with(&said), "{found:?}");
+    assert_eq!(found.len(), said.len() + 1);
+
+    // A caller's marks are letters, whoever said them first.
+    let found = again(&[theirs(CALL), ours("<|im_end|>")]);
+    assert_eq!(tokenizer.decode(&found, Specials::Show), format!("{PROMPT}{CALL}<|im_end|>"));
+    assert_eq!(found.iter().filter(|id| tokenizer.is_control(**id)).count(), 4, "the template's own");
+
+    // Changed behind the thought: what is still the same is spliced.
+    let found = again(&[ours(&CALL.replace("\"help\"", "\"hello\"")), ours("<|im_end|>")]);
+    assert!(found.starts_with(&said[..before.len() + 23]), "{found:?}");
+    assert_eq!(
+        tokenizer.decode(&found, Specials::Show),
+        format!("{PROMPT}{CALL}<|im_end|>").replace("\"help\"", "\"hello\"")
+    );
+
+    // After another prompt nothing was said.
+    let other = [ours("<|im_start|>user\nho<|im_end|>\n<|im_start|>assistant\n"), ours(CALL)];
+    let plain: String = other.iter().map(|span| span.text.as_str()).collect();
+    assert_eq!(
+        encode(&memory, &tokenizer, &other),
+        tokenizer.encode(&[Piece::Trusted(&plain)], None).unwrap()
+    );
+}
+
 proptest! {
+    #[test]
+    fn whole_answers_keep_the_text_the_bounds_and_what_was_said(
+        answers in prop::collection::vec("(<think>|</think>|<tool_call>|</tool_call>|[heélp \\n]{1,6}){1,5}", 1..5),
+        cuts in prop::collection::vec(0usize..60, 0..8), limit in 300u64..3000, callers in any::<u8>(),
+    ) {
+        let tokenizer = tokenizer_with(&MARKS);
+        let shown: std::sync::Arc<[u32]> = MARKS.iter().filter_map(|mark| tokenizer.token_id(mark)).collect();
+        let small = TurnMemory::new(Bytes(limit));
+        let large = TurnMemory::new(Bytes(1 << 20));
+        let mut text = String::new();
+        let mut said: Option<Vec<u32>> = None;
+        for answer in &answers {
+            text += "<|im_start|>assistant\n";
+            let prompt = [ours(&text)];
+            for memory in [&small, &large] {
+                let ids = encode(memory, &tokenizer, &prompt);
+                prop_assert_eq!(tokenizer.decode(&ids, Specials::Show), text.as_str());
+            }
+            let ids = encode(&large, &tokenizer, &prompt);
+            if let Some(said) = said {
+                prop_assert!(ids.starts_with(&said));
+            }
+            let spoken = spelt(&tokenizer, answer);
+            for memory in [&small, &large] {
+                memory.remember_whole(&tokenizer, NAMESPACE, &memory.prompt(&prompt), &shown, &spoken);
+                memory.check();
+            }
+            said = Some([ids, spoken].concat());
+            text += answer;
+            text += "<|im_end|>";
+        }
+        // The same text in other spans, some of them callers': no caller's text becomes a mark.
+        let mut spans = Vec::new();
+        let mut from = 0;
+        let mut cuts: Vec<usize> = cuts.into_iter().filter(|at| text.is_char_boundary(*at) && *at < text.len()).collect();
+        cuts.extend([0, text.len()]);
+        cuts.sort_unstable();
+        cuts.dedup();
+        for (i, at) in cuts.into_iter().enumerate() {
+            if at > from {
+                let part = &text[from..at];
+                spans.push(if callers >> (i % 8) & 1 == 1 { theirs(part) } else { ours(part) });
+            }
+            from = at;
+        }
+        let ids = encode(&large, &tokenizer, &spans);
+        prop_assert_eq!(tokenizer.decode(&ids, Specials::Show), text.as_str());
+        let mut at = 0;
+        let origins: Vec<(usize, usize)> = spans.iter().scan(0, |begin, span| {
+            let range = (*begin, *begin + span.text.len());
+            *begin = range.1;
+            Some(range)
+        }).collect();
+        for id in ids {
+            let len = tokenizer.token_bytes(id).len();
+            if tokenizer.is_control(id) {
+                let theirs = spans.iter().zip(&origins).any(|(span, (begin, end))| {
+                    span.origin == Origin::Caller && *begin < at + len && *end > at
+                });
+                prop_assert!(!theirs, "a caller's text became {}", tokenizer.decode(&[id], Specials::Show));
+            }
+            at += len;
+        }
+    }
+
     #[test]
     fn splicing_keeps_the_text_and_gives_back_what_was_said(
         answers in prop::collection::vec(("[heélp \n]{1,12}", any::<u64>(), 0usize..14), 1..5), limit in 600u64..4000,

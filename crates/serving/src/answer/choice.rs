@@ -41,6 +41,8 @@ pub(super) struct Choice {
     detokenizer: Detokenizer,
     /// Raw prompts have none: their answers are text.
     parser: Option<AnswerParser>,
+    /// A grammar says what comes.
+    constrained: bool,
     stop: StopMatcher,
     /// All ids that came.
     pub ids: Vec<u32>,
@@ -89,6 +91,7 @@ impl Choice {
         call_ids: CallIds,
         detokenizer: Detokenizer,
         parser: Option<AnswerParser>,
+        constrained: bool,
         stop: &[String],
     ) -> Self {
         Self {
@@ -96,6 +99,7 @@ impl Choice {
             call_ids,
             detokenizer,
             parser,
+            constrained,
             stop: StopMatcher::new(stop),
             ids: Vec::new(),
             text: String::new(),
@@ -133,7 +137,8 @@ impl Choice {
     /// The answer has ended: takes what is left of it. Gives what the parser says of its end, and whether a stop text
     /// was in the rest.
     pub fn finish(&mut self, out: &mut VecDeque<Delta>) -> (crate::tools::Ended, Fed) {
-        let rest = self.detokenizer.finish();
+        // A character that was cut shows as U+FFFD; where a grammar holds, nothing stands in for what it lets through.
+        let rest = if self.constrained { "" } else { self.detokenizer.finish() };
         self.decoded += rest.len();
         let mut ended = crate::tools::Ended::default();
         let mut fed = Fed::On;
