@@ -72,15 +72,8 @@ struct Builder<'a> {
 
 /// The library's grammar for a rule.
 pub(super) fn grammar(rule: &Rule, tokenizer: &Tokenizer) -> Result<TopLevelGrammar, Error> {
-    let mut builder = Builder {
-        tokenizer,
-        nodes: Vec::new(),
-        nested: Vec::new(),
-        sources: Vec::new(),
-        texts: Vec::new(),
-        parts: 0,
-    };
-    let end = builder.node(vec![Alternative::End])?;
+    let mut builder = Builder { tokenizer, nodes: Vec::new(), nested: Vec::new(), sources: Vec::new() };
+    let end = builder.node(Place::End)?;
     let start = builder.build(rule, end)?;
     let mut grammars = vec![GrammarWithLexer {
         name: Some("answer".to_owned()),

@@ -122,6 +122,91 @@ fn random_documents_under_the_tool_schemas_validate_and_nearly_all_end() {
     assert!(whole * 100 >= all * 95, "{whole} of {all} documents ended");
 }
 
+/// Schemas as people write them, beyond those of the shared list.
+fn odd_schemas() -> Vec<Value> {
+    let event = |kind: &str, field: &str| {
+        json!({"type": "object", "required": ["kind", field],
+            "properties": {"kind": {"const": kind}, field: {"type": "integer", "minimum": 1}}})
+    };
+    vec![
+        json!({"oneOf": [{"$ref": "#/$defs/a"}, {"$ref": "#/$defs/b"}], "discriminator": {"propertyName": "kind"},
+            "$defs": {"a": event("a", "x"), "b": event("b", "y")}}),
+        json!({"oneOf": [{"type": "string", "maxLength": 3}, {"type": "integer", "minimum": -5, "maximum": 17}, {"type": "null"}]}),
+        json!({"oneOf": [{"type": "number", "maximum": 3}, {"type": "number", "exclusiveMinimum": 3}]}),
+        json!({"type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "string"}},
+            "anyOf": [{"required": ["a"]}, {"required": ["b"]}]}),
+        json!({"allOf": [{"properties": {"a": {"type": "integer"}}, "required": ["a"]},
+            {"properties": {"b": {"enum": ["x", 3, null, [1], {"k": true}]}}, "required": ["b"]}], "type": "object"}),
+        json!({"allOf": [{"$ref": "#/definitions/one"}], "definitions": {"one": {"type": "object", "properties": {"p": {"type": "boolean"}}}}}),
+        json!({"type": "string", "format": "date-time"}),
+        json!({"type": "string", "format": "date"}),
+        json!({"type": "string", "format": "time"}),
+        json!({"type": "string", "format": "duration"}),
+        json!({"type": "string", "format": "email"}),
+        json!({"type": "string", "format": "hostname"}),
+        json!({"type": "string", "format": "ipv4"}),
+        json!({"type": "string", "format": "ipv6"}),
+        json!({"type": "string", "format": "uuid"}),
+        json!({"type": "string", "format": "uri"}),
+        json!({"type": "string", "format": "uri-reference"}),
+        json!({"type": "string", "format": "json-pointer"}),
+        json!({"type": "string", "format": "relative-json-pointer"}),
+        json!({"type": "string", "format": "date", "pattern": "^2024"}),
+        json!({"type": ["string", "integer"], "format": "ipv4", "pattern": "1", "minimum": 3}),
+        json!({"type": "string", "format": "binary", "maxLength": 20}),
+        json!({"type": "string", "pattern": "^[A-Z]{2}\\d{3,5}$"}),
+        json!({"type": "string", "pattern": "[0-9]", "minLength": 3, "maxLength": 8}),
+        json!({"type": "number", "exclusiveMinimum": 0.5, "exclusiveMaximum": 2.25}),
+        json!({"type": "number", "multipleOf": 0.25, "minimum": -3, "maximum": 3}),
+        json!({"type": "integer", "multipleOf": 7, "minimum": -30}),
+        json!({"type": "integer", "minimum": 0, "exclusiveMinimum": true, "$schema": "http://json-schema.org/draft-04/schema#"}),
+        json!({"type": "number"}),
+        json!({"type": "object", "patternProperties": {"^x-": {"type": "integer"}}, "additionalProperties": false, "maxProperties": 3}),
+        json!({"type": "object", "propertyNames": {"pattern": "^[a-z]{1,3}$"}, "additionalProperties": {"type": "boolean"}, "maxProperties": 2}),
+        json!({"type": "object", "propertyNames": {"enum": ["a", "b"]}, "additionalProperties": {"type": "integer"}}),
+        json!({"type": "object", "propertyNames": {"type": "string"}, "additionalProperties": {"type": "null"}}),
+        json!({"type": "object", "properties": {}}),
+        json!({"type": "object"}),
+        json!({"type": "object", "properties": {"a": true, "b": {"not": {}}}, "required": ["a", "extra"]}),
+        json!({"type": "array", "prefixItems": [{"type": "integer"}, {"type": "string"}], "items": false, "minItems": 1}),
+        json!({"type": "array", "items": [{"type": "integer"}, {"type": "null"}], "additionalItems": {"type": "boolean"}, "maxItems": 4,
+            "$schema": "http://json-schema.org/draft-07/schema#"}),
+        json!({"type": "array", "items": {"type": "boolean"}, "minItems": 2, "maxItems": 3}),
+        json!({"enum": ["a\nb", "\"quoted\"", "\\", "é😀", 1, 1.5, true, null, {"a": [1, "x"]}]}),
+        json!({"const": {"deep": [{"er": "value"}]}}),
+        json!({"properties": {"tree": {"$ref": "#/$defs/t"}, "lost": {"$ref": "#/$defs/endless"}}, "$defs": {
+            "t": {"type": "object", "properties": {"v": {"type": "integer"}, "l": {"$ref": "#/$defs/t"}}, "required": ["v"]},
+            "endless": {"type": "object", "properties": {"e": {"$ref": "#/$defs/endless"}}, "required": ["e"]}}}),
+        json!({"$ref": "#item", "$defs": {"x": {"$anchor": "item", "type": "array", "items": {"type": "integer"}, "maxItems": 2}}}),
+        json!({"type": "object", "minProperties": 1, "properties": {"a": {"type": "null"}, "b": {"type": "null"}}}),
+        json!({"type": "object", "unevaluatedProperties": false, "properties": {"a": {"type": "null"}}, "x-vendor": 3, "nullable": true}),
+        json!(true),
+    ]
+}
+
+#[test]
+fn random_documents_under_odd_schemas_validate_with_their_formats() {
+    let grammars = grammars();
+    let (mut whole, mut all) = (0, 0);
+    for (i, schema) in odd_schemas().iter().enumerate() {
+        let compiled = grammars.compile(&json_rule(schema.clone()));
+        let compiled = compiled.unwrap_or_else(|error| panic!("{schema}: {error:?}"));
+        let validator = jsonschema::options().should_validate_formats(true).build(schema).unwrap();
+        for round in 0..12 {
+            let (ids, end) = random_answer(&grammars, &compiled, (7000 + i * 100 + round) as u64, 4096);
+            let text = text(&grammars, &ids);
+            all += 1;
+            if end == End::Whole {
+                whole += 1;
+                let document: Value =
+                    serde_json::from_str(&text).unwrap_or_else(|error| panic!("{schema}: {error}: {text}"));
+                assert!(validator.is_valid(&document), "{schema}: {text}");
+            }
+        }
+    }
+    assert!(whole * 100 >= all * 95, "{whole} of {all} documents ended");
+}
+
 /// Whether a fresh constraint takes these tokens.
 fn is_prefix(compiled: &Arc<Compiled>, ids: &[u32]) -> bool {
     let mut constraint = compiled.constraint();
@@ -166,7 +251,7 @@ fn what_cannot_be_enforced_is_refused_by_its_pointer() {
         (json!({"anyOf": []}), "/anyOf"),
         (json!({"required": "a"}), "/required"),
         (json!({"properties": {"a": 3}}), "/properties/a"),
-        (endless, "/$defs/n/properties/n/$ref"),
+        (endless, "/$ref"),
         (json!({"$ref": "#"}), "/$ref"),
         (json!({"allOf": [{"type": "string"}, {"type": "integer"}]}), ""),
     ] {
@@ -179,5 +264,159 @@ fn what_cannot_be_enforced_is_refused_by_its_pointer() {
             "{schema}: {error}"
         );
         assert!(!error.message.contains("non-verbose") && error.message.len() < 500, "{error}");
+    }
+}
+
+/// The tokens of a text, and the constraint's standing and mask behind them.
+fn follow(grammars: &Grammars, compiled: &Arc<Compiled>, text: &str) -> (Standing, Option<Vec<u32>>) {
+    let ids = grammars.tokenizer.encode(&[tokenizer::Piece::Trusted(text)], None).unwrap();
+    let mut constraint = compiled.constraint();
+    for id in ids {
+        constraint.accept(id);
+    }
+    let mut allowed = TokenMask::none(grammars.vocab);
+    let standing = constraint.mask(&mut allowed);
+    let all = (standing == Standing::Open)
+        .then(|| (0..grammars.vocab).filter(|id| allowed.allows(*id)).collect::<Vec<u32>>());
+    (standing, all)
+}
+
+fn literal(text: &str) -> Rule {
+    Rule::Literal(text.to_owned())
+}
+
+fn marker(text: &str) -> Rule {
+    Rule::Marker(text.to_owned())
+}
+
+/// Text, then any number of calls, as `tool_choice: auto` has it.
+fn calls(open: &str, close: &str) -> Rule {
+    let schema = json!({"type": "object", "properties": {"n": {"type": "integer", "minimum": 0, "maximum": 9}}, "required": ["n"]});
+    let text = || Rule::Text { before: vec![open.to_owned()] };
+    let call = vec![marker(open), literal("\n"), json_rule(schema), literal("\n"), marker(close), text()];
+    Rule::Sequence(vec![text(), Rule::Repeat { rule: Box::new(Rule::Sequence(call)), least: 0, most: None }])
+}
+
+#[test]
+fn text_is_free_up_to_a_marker_and_calls_are_constrained_behind_it() {
+    let grammars = grammars();
+    // A token of its own, and characters.
+    for (open, close) in [("<tool_call>", "</tool_call>"), ("<fn>", "</fn>")] {
+        let compiled = grammars.compile(&calls(open, close)).unwrap();
+        let end = grammars.stop_tokens[0];
+        for (text, ends) in [
+            ("", true),
+            ("Hello, { \"world\" } <fx> <tool", true),
+            (&format!("Hi {open}"), false),
+            (&format!("Hi {open}\n{{\"n\": "), false),
+            (&format!("{open}\n{{\"n\": 3}}\n{close}"), true),
+            (&format!("{open}\n{{\"n\": 3}}\n{close}\nand\n{open}\n{{\"n\": 4}}\n{close} so."), true),
+            (&format!("a{open}\n{{\"n\": 3}}\n{close}{open}\n{{\"n\": 4"), false),
+        ] {
+            let (standing, allowed) = follow(&grammars, &compiled, text);
+            assert_eq!(standing, Standing::Open, "{open} {text}");
+            let allowed = allowed.unwrap();
+            assert_eq!(allowed.contains(&end), ends, "{open} {text}");
+            let x = grammars.tokenizer.token_id("x").unwrap();
+            assert_eq!(allowed.contains(&x), ends, "{open} {text}: free text");
+        }
+        for text in [format!("Hi {open}x"), format!("Hi {open}\n{{\"m\""), format!("{open}\n{{\"n\": 12")] {
+            assert_eq!(follow(&grammars, &compiled, &text).0, Standing::Failed, "{text}");
+        }
+        for seed in 0..6 {
+            let (ids, _) = random_answer(&grammars, &compiled, seed, 600);
+            let text = text(&grammars, &ids);
+            let mut rest = text.as_str();
+            while let Some((_, behind)) = rest.split_once(open) {
+                let Some((call, behind)) = behind.split_once(close) else { break };
+                let call: Value =
+                    serde_json::from_str(call).unwrap_or_else(|error| panic!("{error}: {text}"));
+                assert!(call["n"].as_u64().is_some_and(|n| n < 10), "{call}");
+                rest = behind;
+            }
+        }
+    }
+}
+
+#[test]
+fn a_forced_call_is_forced_from_its_first_token() {
+    let grammars = grammars();
+    let schema = json!({"type": "object", "properties": {"city": {"const": "Paris"}}, "required": ["city"]});
+    let rule = Rule::Sequence(vec![
+        marker("<tool_call>"),
+        literal("\n{\"name\": \"get_weather\", \"arguments\": "),
+        json_rule(schema),
+        literal("}\n"),
+        marker("</tool_call>"),
+    ]);
+    let compiled = grammars.compile(&rule).unwrap();
+    let (ids, end) = random_answer(&grammars, &compiled, 1, 500);
+    assert_eq!(end, End::Whole);
+    let expected =
+        "<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Paris\"}}\n</tool_call>";
+    assert_eq!(text(&grammars, &ids), expected);
+    let canonical = grammars.tokenizer.encode(&[tokenizer::Piece::Trusted(expected)], None).unwrap();
+    assert_eq!(ids, canonical, "forced tokens are those that the tokenizer makes of the text");
+}
+
+#[test]
+fn rules_combine_and_end_where_they_are_complete() {
+    let grammars = grammars();
+    let word = |text: &str| literal(text);
+    let rule = Rule::Sequence(vec![
+        Rule::OneOf(vec![word("yes"), word("no"), Rule::Sequence(vec![])]),
+        Rule::Repeat { rule: Box::new(word("!")), least: 1, most: Some(3) },
+        Rule::Regex { pattern: "[ab]{2}".to_owned(), at: "regex".to_owned() },
+    ]);
+    let compiled = grammars.compile(&rule).unwrap();
+    for seed in 0..40 {
+        let (ids, end) = random_answer(&grammars, &compiled, seed, 50);
+        assert_eq!(end, End::Whole);
+        let text = text(&grammars, &ids);
+        let rest = text.trim_start_matches("yes").trim_start_matches("no");
+        let marks = rest.chars().take_while(|c| *c == '!').count();
+        assert!((1..=3).contains(&marks) && rest.len() == marks + 2, "{text}");
+    }
+    let empty = grammars.compile(&Rule::Sequence(vec![])).unwrap();
+    assert_eq!(random_answer(&grammars, &empty, 0, 5), (vec![], End::Whole));
+    let lark = "start: NAME (\",\" NAME)~0..2\nNAME: /[a-z]{1,3}/\n".replace("~0..2", "?");
+    let compiled = grammars.compile(&Rule::Lark { grammar: lark, at: "lark".to_owned() }).unwrap();
+    let (ids, end) = random_answer(&grammars, &compiled, 3, 50);
+    assert_eq!(end, End::Whole);
+    assert!(text(&grammars, &ids).split(',').all(|name| (1..=3).contains(&name.len())));
+}
+
+#[test]
+fn bad_expressions_and_grammars_are_refused_where_they_stand() {
+    let grammars = grammars();
+    let lark = |grammar: String| Rule::Lark { grammar, at: "guided_grammar".to_owned() };
+    let regex = |pattern: String| Rule::Regex { pattern, at: "guided_regex".to_owned() };
+    let chain: String = (0..4000).map(|i| format!("r{i}: r{}\n", i + 1)).collect();
+    for rule in [
+        lark("start: missing".to_owned()),
+        lark("begin: \"a\"".to_owned()),
+        lark("start: (".to_owned()),
+        lark(format!("start: {}\"a\"{}", "(".repeat(30_000), ")".repeat(30_000))),
+        lark(format!("start: r0\n{chain}")),
+        lark("a".repeat(70_000)),
+        lark(String::new()),
+        lark("start: start".to_owned()),
+        regex("(".to_owned()),
+        regex("(?=a)b".to_owned()),
+        regex("a{5,2}".to_owned()),
+        regex("(".repeat(2000)),
+        regex("((a{0,9999}b){0,9999}c){0,9999}|x*?\\b".to_owned()),
+        regex("[a&&b]".to_owned()),
+    ] {
+        let began = std::time::Instant::now();
+        let error = grammars.compile(&rule).err();
+        println!(
+            "TIME {:?} {} {error:?}",
+            began.elapsed(),
+            format!("{rule:?}").chars().take(60).collect::<String>()
+        );
+        let error = error.unwrap_or_else(|| panic!("{rule:?} was taken"));
+        assert_eq!(error.kind.status(), 400);
+        assert!(error.param.as_deref().is_some_and(|param| param.starts_with("guided_")), "{error:?}");
     }
 }

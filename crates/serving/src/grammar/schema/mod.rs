@@ -28,6 +28,8 @@ use std::collections::HashMap;
 
 /// How deep a value nests of which the schema says nothing.
 pub(super) const FREE_DEPTH: usize = 16;
+/// Name of the definition that bounds values which several schemas restrict.
+const MERGED: &str = "merged";
 /// Integers beyond this are not exact in a double.
 const LARGEST: i64 = 9_007_199_254_740_991;
 
@@ -89,6 +91,7 @@ pub(super) fn lower(root: &Value, start: &str, limits: &Limits) -> Result<Value,
         nodes: 0,
         values: 0,
         free: false,
+        merged: false,
     };
     let schema = root.pointer(start).unwrap_or(&Value::Null);
     let mut lowered = lowering.schema(schema, start, 0, true)?;
@@ -102,6 +105,13 @@ pub(super) fn lower(root: &Value, start: &str, limits: &Limits) -> Result<Value,
         oneof::check(alternatives, root, &lowering.references, &lowering.done)?;
     }
     termination::check(&mut lowered, &mut lowering.done, &lowering.origins)?;
+    if lowering.merged {
+        // The library would unroll a recursive schema as deep as a free value nests.
+        let bounded = !termination::recursive(&lowering.done);
+        lowering.free |= bounded;
+        let free = json!({ "$ref": format!("#/$defs/{}", free_name(FREE_DEPTH)) });
+        lowering.done.insert(MERGED.to_owned(), if bounded { free } else { Value::Bool(true) });
+    }
     if lowering.free {
         add_free_values(&mut lowering.done);
     }
@@ -148,6 +158,8 @@ struct Lowering<'a> {
     values: usize,
     /// A value of which nothing is said occurs.
     free: bool,
+    /// Schemas restrict a value together somewhere.
+    merged: bool,
 }
 
 type Fields = Map<String, Value>;
@@ -179,7 +191,9 @@ impl Lowering<'_> {
         // What lies beside an applicator restricts the same value; an object closed here could not be met there.
         let applied = fields.keys().filter(|key| keyword::kind(key) == Kind::Applicator).count();
         let beside = assertions - applied - usize::from(fields.contains_key("type"));
-        let inside = closed && applied <= 1 && beside == 0;
+        let entered = closed;
+        let several = fields.get("allOf").and_then(Value::as_array).is_some_and(|all| all.len() > 1);
+        let inside = closed && applied <= 1 && beside == 0 && !several;
         let closed = closed && applied == 0;
         for (key, value) in fields {
             let here = format!("{at}/{}", escaped(key));
@@ -209,6 +223,11 @@ impl Lowering<'_> {
         numbers(fields, at, &mut out)?;
         if applied == 0 {
             self.complete(closed, &mut out);
+        }
+        if entered && applied > 0 && !inside {
+            // Here the merging of schemas begins; what they leave open gets its bounds once, for all of them.
+            self.merged = true;
+            also(&mut out, json!({ "$ref": format!("#/$defs/{MERGED}") }));
         }
         if out.is_empty() { Ok(self.free_value(closed)) } else { Ok(Value::Object(out)) }
     }

@@ -46,6 +46,43 @@ pub(super) fn check(
     Ok(())
 }
 
+/// Whether a definition contains itself.
+pub(super) fn recursive(definitions: &Fields) -> bool {
+    // Takes away what refers to nothing that is left, until nothing more goes.
+    let mut left: HashMap<&str, HashSet<&str>> = HashMap::new();
+    for (name, definition) in definitions {
+        let mut targets = HashSet::new();
+        gather(definition, &mut targets);
+        targets.retain(|target| definitions.contains_key(*target));
+        left.insert(name, targets);
+    }
+    loop {
+        let done: Vec<&str> =
+            left.iter().filter(|(_, targets)| targets.is_empty()).map(|(name, _)| *name).collect();
+        if done.is_empty() {
+            return !left.is_empty();
+        }
+        for name in done {
+            left.remove(name);
+            left.values_mut().for_each(|targets| {
+                targets.remove(name);
+            });
+        }
+    }
+}
+
+/// The definitions to which a schema refers.
+fn gather<'a>(value: &'a Value, targets: &mut HashSet<&'a str>) {
+    match value {
+        Value::Object(fields) => {
+            targets.extend(fields.get("$ref").and_then(target));
+            fields.iter().filter(|(key, _)| *key != "enum").for_each(|(_, field)| gather(field, targets));
+        }
+        Value::Array(items) => items.iter().for_each(|item| gather(item, targets)),
+        _ => {}
+    }
+}
+
 fn is_false(schema: &Value) -> bool {
     *schema == Value::Bool(false)
 }
@@ -60,6 +97,7 @@ fn can_end(schema: &Value, ends: &HashSet<String>) -> bool {
     let all = |key: &str| fields.get(key).and_then(Value::as_array);
     if let Some(name) = fields.get("$ref").and_then(target)
         && !name.starts_with("free")
+        && name != super::MERGED
         && !ends.contains(name)
     {
         return false;
