@@ -165,7 +165,7 @@ impl Block {
         let complete = match self.state {
             State::Rest(_) | State::Close { .. } | State::AfterArguments => true,
             State::AfterValue => !self.list || self.opener.own,
-            State::CallOpen => true,
+            State::CallOpen | State::Code { inside: false, .. } => true,
             State::Live { .. } => return Step::Cut,
             _ => false,
         };

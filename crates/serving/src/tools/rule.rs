@@ -26,7 +26,7 @@ impl Family {
                 (ask.tools.iter().enumerate().filter(|(_, tool)| tool.name == *name).collect(), true)
             }
         };
-        let one = ask.parallel == Some(false) || matches!(ask.choice, ToolChoice::Named(_));
+        let one = !ask.parallel.unwrap_or(!self.single) || matches!(ask.choice, ToolChoice::Named(_));
         let document = document(ask.format);
         let body = match (tools.is_empty(), forced, document) {
             (true, _, None) => return None,

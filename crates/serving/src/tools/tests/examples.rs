@@ -221,6 +221,7 @@ fn gemma() {
         "```tool_code\n[get_weather(\"Paris\")]\n```",
         &[call("get_weather", "{\"city\":\"Paris\"}")],
     );
+    both("gemma", "```tool_code\nnow()\n", &[call("now", "{}")]);
     both("gemma", "```python\nprint(1)\n```", &[text("```python\nprint(1)\n```")]);
 }
 

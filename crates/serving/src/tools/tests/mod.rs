@@ -5,6 +5,7 @@ mod hostile;
 mod made;
 mod recognition;
 mod rules;
+mod walks;
 
 use super::registry::{FAMILIES, Family};
 use super::{Ask, Ended, Piece, Thinking};
