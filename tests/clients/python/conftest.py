@@ -14,6 +14,7 @@ BIN = os.environ["HEARTH_BIN"]
 MODELS = Path(os.environ["HEARTH_TEST_MODELS"])
 CHAT = "smollm2"
 EMBED = "minilm"
+CODER = "coder"
 ACCOUNT = "acc"
 
 
@@ -83,6 +84,15 @@ def server(tmp_path_factory):
             (EMBED, MODELS / "all-MiniLM-L6-v2"),
         ],
     )
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def coder(tmp_path_factory):
+    """A server of its own for the model that calls tools."""
+    model = MODELS / "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf"
+    server = Server(tmp_path_factory.mktemp("coder"), models=[(CODER, model)])
     yield server
     server.stop()
 

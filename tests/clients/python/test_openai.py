@@ -176,8 +176,10 @@ def test_models_are_listed(openai_client):
     ({"max_tokens": -1}, openai.BadRequestError, "max_tokens"),
     ({"stop": [""]}, openai.BadRequestError, "stop[0]"),
     ({"logit_bias": {"1": 900}}, openai.BadRequestError, "logit_bias.1"),
-    ({"tools": [{"type": "function", "function": {"name": "f"}}]}, openai.BadRequestError, "tools"),
-    ({"response_format": {"type": "json_object"}}, openai.BadRequestError, "response_format"),
+    ({"tools": [{"type": "function", "function": {}}]}, openai.BadRequestError, "tools[0].function.name"),
+    ({"tool_choice": "required"}, openai.BadRequestError, "tool_choice"),
+    ({"functions": [{"name": "f"}]}, openai.BadRequestError, "functions"),
+    ({"response_format": {"type": "yaml"}}, openai.BadRequestError, "response_format.type"),
     ({"messages": [{"role": "user", "content": "word " * 40000}]}, openai.BadRequestError, "messages"),
 ])
 def test_bad_input_is_named(openai_client, change, error, param):
