@@ -98,7 +98,9 @@ async fn calls_parse_however_they_are_asked_for() {
             if !cut && !said.tool_calls.is_empty() {
                 assert_eq!(said.finish, Some(FinishReason::ToolCalls));
             }
-            assert!(!said.text.contains("tool_call>"), "{:?}", said.text);
+            // A call that was cut before it could be told is text, and says so.
+            let told = cut && !said.malformed_calls.is_empty();
+            assert!(told || !said.text.contains("tool_call>"), "{:?}", said.text);
         }
     }
     until(|| local.stats()[0].engine.unwrap().pages.held == 0).await;
@@ -151,11 +153,9 @@ async fn every_limit_gives_a_beginning_of_the_same_call() {
         let said = &answer.choices[0];
         let arguments = said.tool_calls.first().map_or("", |call| call.arguments.as_str());
         assert!(whole_arguments.starts_with(arguments), "{most}: {arguments}");
-        let expected = if most < whole.usage.unwrap().completion_tokens {
-            FinishReason::Length
-        } else {
-            FinishReason::ToolCalls
-        };
+        // What is left out when the arguments are whole are closing marks.
+        let cut = arguments != whole_arguments;
+        let expected = if cut { FinishReason::Length } else { FinishReason::ToolCalls };
         assert_eq!(said.finish, Some(expected), "{most}: {said:?}");
     }
 }

@@ -16,8 +16,6 @@ use serde_json::json;
 use tokenizer::Piece;
 
 const HI: &[(Role, &str)] = &[(Role::User, "hi")];
-/// A template of tools and thoughts.
-const THINKS: &str = "../../crates/serving/src/script/hermes/template.jinja";
 const CALL: &str = "<tool_call>\n{\"name\": \"look\", \"arguments\": {\"at\": \"STOP {é}\"}}\n</tool_call>";
 
 fn look() -> Tool {
@@ -136,8 +134,8 @@ async fn a_loop_of_calls_finds_its_whole_past_in_the_cache() {
     for (template, first) in [
         ("chatml_tools.jinja", format!("Let me see.\n{CALL}\n{CALL}")),
         ("chatml_tools.jinja", CALL.to_owned()),
-        (THINKS, format!("<think>\nI should look.\n</think>\n\n{CALL}")),
-        (THINKS, format!("<think>\nI should look.\n</think>\n\nWell.\n{CALL}")),
+        ("tools+thinking.jinja", format!("<think>\nI should look.\n</think>\n\n{CALL}")),
+        ("tools+thinking.jinja", format!("<think>\nI should look.\n</think>\n\nWell.\n{CALL}")),
     ] {
         let world = replay(template, &[&first, "It is there."]);
         let mut messages = vec![Message::text(Role::User, "hi")];

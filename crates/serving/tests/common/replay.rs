@@ -16,7 +16,12 @@ use tokenizer::Tokenizer;
 
 pub const MARKS: [&str; 4] = ["<tool_call>", "</tool_call>", "<think>", "</think>"];
 
+/// A template of the fixtures. `tools+NAME` is the same with tools in front.
 pub fn template(name: &str) -> String {
+    if let Some(name) = name.strip_prefix("tools+") {
+        let tools = "{%- if tools %}{{- '<|im_start|>system\\n' + (tools | tojson) + '<|im_end|>\\n' }}{%- endif %}\n";
+        return format!("{tools}{}", template(name));
+    }
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/templates");
     std::fs::read_to_string(folder.join(name)).unwrap()
 }
