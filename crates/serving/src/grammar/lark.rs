@@ -19,6 +19,8 @@ use tokenizer::Tokenizer;
 const MOST_PARTS: usize = 20_000;
 /// A Lark grammar has at most so many bytes; the library goes down a chain of rules by recursion.
 const LONGEST_LARK: usize = 64 << 10;
+/// A Lark grammar has at most so many lines; the library's work on a fault grows with their square.
+const MOST_LINES: usize = 500;
 /// Brackets in a Lark grammar or regular expression nest at most so deep, by a count that ignores quotes.
 const DEEPEST_BRACKETS: usize = 200;
 /// `Repeat` writes its rule out so many times, at most.
@@ -103,6 +105,9 @@ pub(super) fn leaf(rule: &Rule) -> Result<GrammarWithLexer, Error> {
         Rule::Lark { grammar: text, at } => {
             if text.len() > LONGEST_LARK {
                 return Err(Error::invalid(at, format!("a grammar has at most {LONGEST_LARK} bytes")));
+            }
+            if text.lines().count() > MOST_LINES {
+                return Err(Error::invalid(at, format!("a grammar has at most {MOST_LINES} lines")));
             }
             shallow(text, at)?;
             grammar.lark_grammar = Some(text.clone());

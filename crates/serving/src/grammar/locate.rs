@@ -25,7 +25,15 @@ pub(super) fn fault(rule: &Rule, why: &str, attempt: Try<'_>) -> Error {
             Ok(grammar) => grammar,
             Err(error) => return error,
         };
-        let Err(why) = attempt(TopLevelGrammar::from_grammar(grammar)) else { continue };
+        // A rule that is one part has been tried.
+        let why = if std::ptr::eq(*leaf, rule) {
+            why.to_owned()
+        } else {
+            match attempt(TopLevelGrammar::from_grammar(grammar)) {
+                Ok(()) => continue,
+                Err(why) => why,
+            }
+        };
         return match leaf {
             Rule::Json { schema, at } => in_schema(schema, at, why, attempt),
             Rule::Regex { at, .. } => {

@@ -391,7 +391,7 @@ fn bad_expressions_and_grammars_are_refused_where_they_stand() {
     let grammars = grammars();
     let lark = |grammar: String| Rule::Lark { grammar, at: "guided_grammar".to_owned() };
     let regex = |pattern: String| Rule::Regex { pattern, at: "guided_regex".to_owned() };
-    let chain: String = (0..4000).map(|i| format!("r{i}: r{}\n", i + 1)).collect();
+    let chain: String = (0..450).map(|i| format!("r{i}: r{}\n", i + 1)).collect();
     for rule in [
         lark("start: missing".to_owned()),
         lark("begin: \"a\"".to_owned()),
@@ -408,15 +408,107 @@ fn bad_expressions_and_grammars_are_refused_where_they_stand() {
         regex("((a{0,9999}b){0,9999}c){0,9999}|x*?\\b".to_owned()),
         regex("[a&&b]".to_owned()),
     ] {
-        let began = std::time::Instant::now();
         let error = grammars.compile(&rule).err();
-        println!(
-            "TIME {:?} {} {error:?}",
-            began.elapsed(),
-            format!("{rule:?}").chars().take(60).collect::<String>()
-        );
         let error = error.unwrap_or_else(|| panic!("{rule:?} was taken"));
         assert_eq!(error.kind.status(), 400);
         assert!(error.param.as_deref().is_some_and(|param| param.starts_with("guided_")), "{error:?}");
     }
+}
+
+/// All that `constraint` may say next.
+fn allowed(grammars: &Grammars, constraint: &mut dyn engine::Constraint) -> (Standing, Vec<u32>) {
+    let mut mask = TokenMask::none(grammars.vocab);
+    let standing = constraint.mask(&mut mask);
+    (standing, (0..grammars.vocab).filter(|id| mask.allows(*id)).collect())
+}
+
+#[test]
+fn masks_are_those_of_a_naive_twin_and_rolling_back_undoes_tokens() {
+    let grammars = grammars();
+    for seed in 0..12 {
+        let draw = |i: u32, below: u64| (rng::bits(seed, 1, i) % below) as usize;
+        let letters = ["a", "ab", "b", "the", " ", "0", "é", "🙂"];
+        let words: Vec<String> = (0..5)
+            .map(|word| (0..=draw(word, 5) as u32).map(|i| letters[draw(50 + word * 9 + i, 8)]).collect())
+            .collect();
+        let rule = Rule::OneOf(words.iter().map(|word| literal(word)).collect());
+        let compiled = grammars.compile(&rule).unwrap();
+        let mut constraint = compiled.constraint();
+        let (mut said, mut trail) = (Vec::<u8>::new(), Vec::new());
+        for step in 0.. {
+            let (standing, found) = allowed(&grammars, constraint.as_mut());
+            trail.push((standing, found.clone()));
+            let complete = words.iter().any(|word| word.as_bytes() == said);
+            let expected: Vec<u32> = (0..grammars.vocab)
+                .filter(|id| {
+                    let bytes = grammars.tokenizer.token_bytes(*id);
+                    let next = [said.as_slice(), bytes].concat();
+                    let fits =
+                        !bytes.is_empty() && words.iter().any(|word| word.as_bytes().starts_with(&next));
+                    let stop = grammars.stop_tokens.contains(id);
+                    if grammars.tokenizer.is_control(*id) { stop && complete } else { fits }
+                })
+                .collect();
+            if standing == Standing::Ended {
+                assert!(complete && expected.iter().all(|id| grammars.stop_tokens.contains(id)));
+                break;
+            }
+            assert_eq!(standing, Standing::Open);
+            if found.len() == 1 {
+                // What is forced is the canonical token alone.
+                assert!(expected.contains(&found[0]), "{words:?} {said:?}");
+            } else {
+                assert_eq!(found, expected, "{words:?} {said:?}");
+            }
+            let id = found[draw(500 + step, found.len() as u64)];
+            if grammars.stop_tokens.contains(&id) {
+                break;
+            }
+            constraint.accept(id);
+            said.extend(grammars.tokenizer.token_bytes(id));
+        }
+        // Back to each earlier place, one token at a time.
+        trail.pop();
+        while let Some(expected) = trail.pop() {
+            constraint.roll_back(1);
+            assert_eq!(allowed(&grammars, constraint.as_mut()), expected, "{words:?}");
+        }
+    }
+}
+
+#[test]
+fn a_failed_or_dropped_answer_leaves_others_of_its_grammar_alone() {
+    let grammars = grammars();
+    let rule =
+        json_rule(json!({"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]}));
+    let compiled = grammars.compile(&rule).unwrap();
+    let mut first = compiled.constraint();
+    let x = grammars.tokenizer.token_id("x").unwrap();
+    first.accept(x);
+    assert_eq!(first.standing(), Standing::Failed, "what is not allowed fails");
+    assert_eq!(allowed(&grammars, first.as_mut()), (Standing::Failed, vec![]));
+    first.roll_back(1);
+    let mut forced = Vec::new();
+    first.forced(&mut forced);
+    assert!(forced.is_empty());
+    assert_eq!(first.standing(), Standing::Failed, "for good");
+    // As a panic while a mask is computed leaves it; and gone while one is asked for.
+    compiled.grammar().fail();
+    drop(compiled.constraint());
+    assert_eq!(random_answer(&grammars, &compiled, 5, 4000).1, End::Whole);
+}
+
+#[test]
+fn equal_rules_are_compiled_once_however_many_ask() {
+    let grammars = grammars();
+    let rule = json_rule(json!({"type": "array", "items": {"type": "integer"}}));
+    let all: Vec<_> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..4).map(|_| scope.spawn(|| grammars.compile(&rule).unwrap())).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    assert!(all.iter().all(|compiled| Arc::ptr_eq(compiled, &all[0])));
+    for i in 0..300 {
+        grammars.compile(&literal(&format!("word {i}"))).unwrap();
+    }
+    assert!(!Arc::ptr_eq(&grammars.compile(&rule).unwrap(), &all[0]), "the cache is bounded");
 }
