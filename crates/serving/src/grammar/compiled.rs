@@ -53,7 +53,7 @@ impl Compiled {
         };
         if self.distrusted.swap(false, Ordering::AcqRel) || !fit(&shared) {
             let pristine = self.pristine.lock().unwrap_or_else(PoisonError::into_inner);
-            *shared = Box::new(pristine.deep_clone());
+            **shared = pristine.deep_clone();
         }
         Grammar::new(shared.clone(), self.masks.clone(), Arc::clone(self))
     }
