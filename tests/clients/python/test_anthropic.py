@@ -245,13 +245,6 @@ def test_without_thinking_no_thought_comes(scripted_client):
     for thinking in ({}, {"thinking": {"type": "disabled"}}):
         message = both(scripted_client, **asked, **thinking)
         assert [block.type for block in message.content] == ["text", "tool_use"]
-    # What the model said is found in the cache when it comes back.
-    call = message.content[1]
-    history = asked["messages"] + [message.to_param(), {"role": "user", "content": [
-        {"type": "tool_result", "tool_use_id": call.id, "content": "18 degrees"}]}]
-    usage = scripted_client.messages.create(**{**asked, "messages": history}).usage
-    said = message.usage.input_tokens + message.usage.cache_read_input_tokens + message.usage.output_tokens
-    assert usage.cache_read_input_tokens > said - 8
     hidden = both(scripted_client, **asked, thinking={"type": "enabled", "budget_tokens": 1024, "display": "omitted"})
     assert hidden.content[0].type == "thinking" and hidden.content[0].thinking == "" and hidden.content[0].signature
 
