@@ -5,6 +5,7 @@ pub mod catalog;
 pub mod cli;
 pub mod config;
 pub mod http;
+pub mod kept;
 pub mod metrics;
 pub(crate) mod peer;
 pub mod pull;

@@ -11,6 +11,7 @@ use super::{Session, runtime};
 use crate::catalog::Catalog;
 use crate::config::{ApiKey, Layer, ModelArg, Quantize, Settings};
 use crate::http::{self, ModelHealth, ModelState, Status};
+use crate::kept::{Kept, Limits};
 use crate::metrics;
 use crate::pull::{self, Progress};
 use anyhow::{Context, bail};
@@ -69,7 +70,9 @@ async fn serve(settings: &Settings, catalog: &Catalog, file: Option<&Path>) -> a
         grace: settings.shutdown_limit,
         ..http::Config::default()
     };
-    let server = http::serve(config, backend(&local), Arc::clone(&status) as Arc<dyn Status>, listener, end);
+    let kept = keep(settings)?;
+    let served = Arc::clone(&status) as Arc<dyn Status>;
+    let server = http::serve(config, backend(&local), served, kept, listener, end);
     let server = tokio::spawn(server);
     let loaded = tokio::select! {
         loaded = load_aside(&local, settings, catalog) => loaded.map(|()| true),
@@ -142,6 +145,23 @@ impl Stop {
 /// The models of this process as a backend.
 pub(super) fn backend(local: &Arc<Local>) -> Arc<dyn Backend> {
     Arc::clone(local) as Arc<dyn Backend>
+}
+
+/// The store of responses. A server that cannot write its data folder serves all that needs none.
+fn keep(settings: &Settings) -> anyhow::Result<Kept> {
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
+    let limits = Limits { retention: settings.responses_retention, size: settings.responses_size };
+    if limits.retention.is_zero() {
+        return Ok(Kept::nothing("responses-retention is 0", clock));
+    }
+    match Kept::open(&settings.data_dir, limits, Arc::clone(&clock)) {
+        Ok(kept) => Ok(kept),
+        Err(error @ store::Error::Newer { .. }) => Err(error.into()),
+        Err(error) => {
+            style::warn(&format!("responses are not kept: {error}"));
+            Ok(Kept::nothing("its data folder cannot be used", clock))
+        }
+    }
 }
 
 /// The device and everything but models.

@@ -62,13 +62,21 @@ pub struct Layer {
     #[arg(long, value_name = "SECONDS", env = "HEARTH_SHUTDOWN_LIMIT", hide_env_values = true)]
     pub shutdown_limit: Option<u64>,
 
+    /// Days that responses are kept after the last turn of their conversation; 0 keeps none [default: 30]
+    #[arg(long, value_name = "DAYS", env = "HEARTH_RESPONSES_RETENTION", hide_env_values = true)]
+    pub responses_retention: Option<u32>,
+
+    /// Room for kept responses, for example 4GiB; those unused for longest make room [default: 1GiB]
+    #[arg(long, value_name = "SIZE", env = "HEARTH_RESPONSES_SIZE", hide_env_values = true)]
+    pub responses_size: Option<Size>,
+
     /// Folder for models and state; a global flag, so not declared here.
     #[arg(skip)]
     pub data_dir: Option<PathBuf>,
 }
 
 /// The keys of `hearth.toml`, as its reader compares them; a test holds them to [`Layer`].
-const KEYS: [&str; 11] = [
+const KEYS: [&str; 13] = [
     "models",
     "listen",
     "api-key",
@@ -79,6 +87,8 @@ const KEYS: [&str; 11] = [
     "queue",
     "step-tokens",
     "shutdown-limit",
+    "responses-retention",
+    "responses-size",
     "data-dir",
 ];
 
@@ -97,6 +107,8 @@ impl Layer {
             queue: self.queue.or(lower.queue),
             step_tokens: self.step_tokens.or(lower.step_tokens),
             shutdown_limit: self.shutdown_limit.or(lower.shutdown_limit),
+            responses_retention: self.responses_retention.or(lower.responses_retention),
+            responses_size: self.responses_size.or(lower.responses_size),
             data_dir: self.data_dir.or(lower.data_dir),
         }
     }
@@ -125,6 +137,10 @@ pub struct Settings {
     pub step_tokens: Tokens,
     /// How long a shutdown may take.
     pub shutdown_limit: Duration,
+    /// How long responses are kept.
+    pub responses_retention: Duration,
+    /// Room for kept responses.
+    pub responses_size: Bytes,
     /// Folder for models and state.
     pub data_dir: PathBuf,
 }
@@ -174,6 +190,8 @@ impl Settings {
             queue: wishes.queue.map_or(1024, |n| n.get() as usize),
             step_tokens: Tokens(wishes.step_tokens.map_or(512, Count::get)),
             shutdown_limit: Duration::from_secs(wishes.shutdown_limit.unwrap_or(10)),
+            responses_retention: Duration::from_secs(86_400) * wishes.responses_retention.unwrap_or(30),
+            responses_size: wishes.responses_size.map_or(Bytes(1 << 30), |size| size.0),
             data_dir: data_dir.ok_or(SettingsError::NoDataDir)?,
         })
     }

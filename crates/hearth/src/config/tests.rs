@@ -68,6 +68,8 @@ fn every_key_of_the_file_is_a_setting_and_every_setting_has_a_key() {
         queue = 4
         step-tokens = 5
         shutdown-limit = 6
+        responses-retention = 7
+        responses-size = "8MiB"
         data-dir = "/d"
     "#;
     let settings = resolve(parse(text).expect("parses")).expect("resolves");
@@ -91,6 +93,8 @@ fn every_key_of_the_file_is_a_setting_and_every_setting_has_a_key() {
         queue: 4,
         step_tokens: Tokens(5),
         shutdown_limit: Duration::from_secs(6),
+        responses_retention: Duration::from_secs(7 * 86_400),
+        responses_size: Bytes(8 << 20),
         data_dir: "/d".into(),
     };
     assert_eq!(settings, expected);

@@ -12,6 +12,7 @@ mod metrics;
 mod openai;
 mod patient;
 mod refusal;
+mod responses;
 mod routes;
 mod serve;
 mod sse;
@@ -22,6 +23,7 @@ mod workers_ai;
 pub use serve::serve;
 pub use status::{ModelHealth, ModelState, Status};
 
+use crate::kept::Kept;
 use base::{Bytes, Clock};
 use protocol::{Backend, Error, ModelInfo, no_such_model};
 use std::sync::Arc;
@@ -81,6 +83,7 @@ struct App {
     room: body::Room,
     backend: Arc<dyn Backend>,
     status: Arc<dyn Status>,
+    kept: Kept,
     clock: Arc<dyn Clock>,
     metrics: metrics::Metrics,
 }

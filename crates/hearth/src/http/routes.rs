@@ -1,7 +1,7 @@
 //! The routes: one list, from which the router and the page at `/` are made.
 
 use super::refusal::Refusal;
-use super::{App, anthropic, binding, front, openai, status, tokenize, workers_ai};
+use super::{App, anthropic, binding, front, openai, responses, status, tokenize, workers_ai};
 use axum::Router;
 use axum::extract::Request;
 use axum::routing::{MethodRouter, any, get, post};
@@ -29,6 +29,26 @@ pub(super) const ROUTES: &[Route] = &[
         path: "/v1/completions",
         about: "POST  OpenAI completions",
         handler: || post(openai::completions),
+    },
+    Route {
+        path: "/v1/responses",
+        about: "POST  OpenAI responses",
+        handler: || post(responses::create),
+    },
+    Route {
+        path: "/v1/responses/{id}",
+        about: "GET   a kept response; DELETE deletes it",
+        handler: || get(responses::get).delete(responses::delete),
+    },
+    Route {
+        path: "/v1/responses/{id}/input_items",
+        about: "GET   what a kept response was made from",
+        handler: || get(responses::input_items),
+    },
+    Route {
+        path: "/v1/responses/{id}/cancel",
+        about: "POST  refused: nothing runs in the background",
+        handler: || post(responses::cancel),
     },
     Route { path: "/v1/embeddings", about: "POST  OpenAI embeddings", handler: || post(openai::embeddings) },
     Route { path: "/v1/messages", about: "POST  Anthropic messages", handler: || post(anthropic::messages) },
@@ -75,6 +95,26 @@ pub(super) const ROUTES: &[Route] = &[
         path: "/client/v4/accounts/{account}/ai/v1/completions",
         about: "POST  as /v1/completions",
         handler: || post(openai::completions),
+    },
+    Route {
+        path: "/client/v4/accounts/{account}/ai/v1/responses",
+        about: "POST  as /v1/responses",
+        handler: || post(responses::create),
+    },
+    Route {
+        path: "/client/v4/accounts/{account}/ai/v1/responses/{id}",
+        about: "GET   as /v1/responses/{id}",
+        handler: || get(responses::get).delete(responses::delete),
+    },
+    Route {
+        path: "/client/v4/accounts/{account}/ai/v1/responses/{id}/input_items",
+        about: "GET   as /v1/responses/{id}/input_items",
+        handler: || get(responses::input_items),
+    },
+    Route {
+        path: "/client/v4/accounts/{account}/ai/v1/responses/{id}/cancel",
+        about: "POST  as /v1/responses/{id}/cancel",
+        handler: || post(responses::cancel),
     },
     Route {
         path: "/client/v4/accounts/{account}/ai/v1/embeddings",

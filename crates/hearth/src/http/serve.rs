@@ -6,6 +6,7 @@
 use super::metrics::Metrics;
 use super::patient::Patient;
 use super::{App, Config, Status, binding, body, routes};
+use crate::kept::Kept;
 use axum::Router;
 use base::SystemClock;
 use hyper::server::conn::http1;
@@ -37,6 +38,7 @@ pub async fn serve(
     config: Config,
     backend: Arc<dyn Backend>,
     status: Arc<dyn Status>,
+    kept: Kept,
     listener: TcpListener,
     shutdown: impl Future,
 ) -> anyhow::Result<()> {
@@ -45,6 +47,7 @@ pub async fn serve(
         config,
         backend,
         status,
+        kept,
         clock: Arc::new(SystemClock::default()),
         metrics: Metrics::default(),
     });

@@ -8,6 +8,7 @@ use axum::body::Body;
 use axum::http::{HeaderValue, header};
 use axum::response::Response;
 use bytes::Bytes;
+use futures::future::{self, BoxFuture};
 use futures::stream::{self, BoxStream, SelectAll};
 use futures::{FutureExt, StreamExt};
 use protocol::{Delta, DeltaStream, Error, ErrorKind, Event, StreamWriter, cut_short};
@@ -23,9 +24,38 @@ const KEEP_ALIVE: &[u8] = b": keep-alive\n\n";
 /// Answers that come together, each delta with the number of its source.
 type Merged = SelectAll<BoxStream<'static, (usize, Result<Delta, Error>)>>;
 
+/// A writer that has something to do, for example to keep the answer, after the last delta and before the last event.
+pub(super) trait Settle: StreamWriter {
+    /// Does it. An error fails the answer.
+    fn settle(&mut self) -> BoxFuture<'_, Result<(), Error>>;
+}
+
+/// A writer that has nothing to settle.
+struct Plain<W>(W);
+
+impl<W: StreamWriter> StreamWriter for Plain<W> {
+    fn delta(&mut self, source: usize, delta: Delta) -> Vec<Event> {
+        self.0.delta(source, delta)
+    }
+
+    fn finish(&mut self) -> Vec<Event> {
+        self.0.finish()
+    }
+
+    fn fail(&mut self, error: &Error) -> Option<Vec<Event>> {
+        self.0.fail(error)
+    }
+}
+
+impl<W: StreamWriter> Settle for Plain<W> {
+    fn settle(&mut self) -> BoxFuture<'_, Result<(), Error>> {
+        Box::pin(future::ready(Ok(())))
+    }
+}
+
 struct Events {
     deltas: Merged,
-    writer: Box<dyn StreamWriter>,
+    writer: Box<dyn Settle>,
     /// How an error is written.
     dialect: Dialect,
     /// Written and not yet sent.
@@ -42,6 +72,16 @@ pub(super) fn response(
     dialect: Dialect,
     answers: Vec<DeltaStream>,
     writer: impl StreamWriter + 'static,
+) -> Response {
+    settled(app, dialect, answers, Plain(writer))
+}
+
+/// The same for a writer that settles something before its last event.
+pub(super) fn settled(
+    app: &Arc<App>,
+    dialect: Dialect,
+    answers: Vec<DeltaStream>,
+    writer: impl Settle + 'static,
 ) -> Response {
     let running = answers.len();
     let tagged = answers
@@ -83,7 +123,7 @@ impl Events {
             let next = AssertUnwindSafe(self.deltas.next()).catch_unwind();
             match tokio::time::timeout(self.silence, next).await {
                 Err(_) => return Some(Bytes::from_static(KEEP_ALIVE)),
-                Ok(Ok(Some((source, Ok(delta))))) => self.take(source, delta),
+                Ok(Ok(Some((source, Ok(delta))))) => self.take(source, delta).await,
                 Ok(Ok(Some((_, Err(error))))) => self.fail(&error),
                 Ok(Ok(None)) => self.fail(&cut_short()),
                 Ok(Err(_)) => {
@@ -93,14 +133,17 @@ impl Events {
         }
     }
 
-    fn take(&mut self, source: usize, delta: Delta) {
+    async fn take(&mut self, source: usize, delta: Delta) {
         let last = matches!(delta, Delta::Usage(_));
         self.ready.extend(self.writer.delta(source, delta));
         if last {
             self.running -= 1;
             if self.running == 0 {
-                self.ready.extend(self.writer.finish());
                 self.deltas.clear();
+                match self.writer.settle().await {
+                    Ok(()) => self.ready.extend(self.writer.finish()),
+                    Err(error) => self.fail(&error),
+                }
             }
         }
     }

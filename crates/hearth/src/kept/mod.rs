@@ -1,0 +1,362 @@
+//! Responses that are kept, so that a later request can go on from one, over [`store`].
+//!
+//! A turn is a response with its own input; it names the turn before it. Turns that follow from one another are a
+//! conversation, which is kept until nobody has added to it for the retention time, or until newer ones need its
+//! room: a conversation is kept whole or not at all, save for turns that a caller deletes. Expired ones are never
+//! given back, though they are swept only now and then. A turn made with a cache salt is found with that salt only.
+//!
+//! Not here: what a turn's items mean (that is the dialect's), and who may ask.
+
+use base::{Bytes, Clock};
+use protocol::{Error, ErrorKind};
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use store::{Part, Row, Store, Work};
+
+/// The tables.
+pub const TABLES: Part = Part { name: "responses", steps: &[include_str!("tables_1.sql")] };
+
+/// What a turn costs besides its text, so that many small ones count too.
+const ROW: usize = 512;
+
+/// Text of a conversation that a request may go on from.
+const CONVERSATION: i64 = 64 << 20;
+
+/// Time between two sweeps, in seconds.
+const SWEEP: u64 = 3600;
+
+/// The turns from the oldest to the named one, as long as each is there.
+const CHAIN: &str = "WITH RECURSIVE chain (id, previous, depth) AS (
+    SELECT turns.id, turns.previous, 0 FROM responses_turns AS turns
+      JOIN responses_conversations AS conversations ON conversations.id = turns.conversation
+      WHERE turns.id = ?1 AND turns.salt = ?2 AND conversations.used >= ?3
+    UNION ALL
+    SELECT turns.id, turns.previous, chain.depth + 1 FROM chain
+      JOIN responses_turns AS turns ON turns.id = chain.previous AND turns.salt = ?2
+)";
+
+/// How long and how much.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// How long a conversation is kept after its last turn.
+    pub retention: Duration,
+    /// Room for all of them.
+    pub size: Bytes,
+}
+
+/// What is kept, or why nothing is.
+pub struct Kept {
+    store: Result<Store, String>,
+    limits: Limits,
+    clock: Arc<dyn Clock>,
+    /// When the last sweep began.
+    swept: AtomicU64,
+}
+
+/// One response to keep.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Turn {
+    /// The response's id.
+    pub id: String,
+    /// The response before it.
+    pub previous: Option<String>,
+    /// The salt of its request.
+    pub salt: Option<String>,
+    /// Its own input, as written items.
+    pub input: Vec<Value>,
+    /// Its output.
+    pub output: Vec<Value>,
+    /// The response object; its `output` is not read.
+    pub response: Value,
+}
+
+/// Items of one turn.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Items {
+    /// What went in.
+    pub input: Vec<Value>,
+    /// What came out.
+    pub output: Vec<Value>,
+}
+
+/// A conversation up to some turn.
+#[derive(Clone, Debug, PartialEq)]
+pub enum History {
+    /// All its turns, the oldest first.
+    Whole(Vec<Items>),
+    /// The turn is not here.
+    Unknown,
+    /// An earlier turn, this one, was deleted.
+    Broken(String),
+}
+
+impl Kept {
+    /// Opens what is kept in a data folder.
+    ///
+    /// # Errors
+    /// When the store cannot be used.
+    pub fn open(folder: &Path, limits: Limits, clock: Arc<dyn Clock>) -> Result<Self, store::Error> {
+        Ok(Self { store: Ok(Store::open(folder, &[TABLES])?), limits, clock, swept: AtomicU64::new(0) })
+    }
+
+    /// Keeps nothing, for this reason.
+    #[must_use]
+    pub fn nothing(why: impl Into<String>, clock: Arc<dyn Clock>) -> Self {
+        let limits = Limits { retention: Duration::ZERO, size: Bytes(0) };
+        Self { store: Err(why.into()), limits, clock, swept: AtomicU64::new(0) }
+    }
+
+    /// Why nothing is kept, where that is so.
+    #[must_use]
+    pub fn off(&self) -> Option<&str> {
+        self.store.as_ref().err().map(String::as_str)
+    }
+
+    /// Conversations that were last used before this are gone.
+    fn cutoff(&self) -> i64 {
+        number(self.clock.unix_seconds().saturating_sub(self.limits.retention.as_secs()))
+    }
+
+    /// Keeps a turn. It is on disk when this is answered.
+    ///
+    /// # Errors
+    /// When it cannot be kept.
+    pub async fn keep(&self, turn: Turn) -> Result<(), Error> {
+        let Ok(store) = &self.store else { return Ok(()) };
+        let now = self.clock.unix_seconds();
+        let sweep = now.saturating_sub(self.swept.load(Ordering::Relaxed)) >= SWEEP;
+        if sweep {
+            self.swept.store(now, Ordering::Relaxed);
+        }
+        let (cutoff, size) = (self.cutoff(), number(self.limits.size.0));
+        let written = store.write(move |work| {
+            if sweep {
+                work.execute("DELETE FROM responses_conversations WHERE used < ?1", &[cutoff.into()])?;
+            }
+            let conversation = insert(work, &turn, number(now))?;
+            make_room(work, size, conversation)
+        });
+        written.await.map_err(|error| unavailable("The response could not be kept", &error))
+    }
+
+    /// The response object.
+    ///
+    /// # Errors
+    /// When the store fails.
+    pub async fn response(&self, id: &str, salt: Option<&str>) -> Result<Option<Value>, Error> {
+        let sql = "SELECT turns.response, turns.output FROM responses_turns AS turns
+            JOIN responses_conversations AS conversations ON conversations.id = turns.conversation
+            WHERE turns.id = ?1 AND turns.salt = ?2 AND conversations.used >= ?3";
+        self.read(id, salt, move |work, values| {
+            let rows = work.query(sql, values)?;
+            let Some(row) = rows.first() else { return Ok(None) };
+            let mut response = json(row.text(0)?)?;
+            response["output"] = json(row.text(1)?)?;
+            Ok(Some(response))
+        })
+        .await
+        .map(Option::flatten)
+    }
+
+    /// The conversation up to a turn, this one included.
+    ///
+    /// # Errors
+    /// When it is too long, or the store fails.
+    pub async fn history(&self, id: &str, salt: Option<&str>) -> Result<History, Error> {
+        let read = self.read(id, salt, |work, values| {
+            let sum =
+                "SELECT coalesce(sum(turns.bytes), 0) FROM chain JOIN responses_turns AS turns USING (id)";
+            let bytes = work.query(&format!("{CHAIN} {sum}"), values)?;
+            let bytes = bytes.first().map_or(Ok(0), |row| row.integer(0))?;
+            if bytes > CONVERSATION {
+                return Ok(Err(bytes));
+            }
+            let all = "SELECT turns.input, turns.output, turns.previous FROM chain
+                JOIN responses_turns AS turns USING (id) ORDER BY depth DESC";
+            let rows = work.query(&format!("{CHAIN} {all}"), values)?;
+            let Some(oldest) = rows.first() else { return Ok(Ok(History::Unknown)) };
+            if let Some(missing) = oldest.optional_text(2)? {
+                return Ok(Ok(History::Broken(missing.to_owned())));
+            }
+            let turns = rows.iter().map(items).collect::<Result<_, _>>()?;
+            Ok(Ok(History::Whole(turns)))
+        });
+        match read.await? {
+            None => Ok(History::Unknown),
+            Some(Ok(history)) => Ok(history),
+            Some(Err(bytes)) => {
+                let (bytes, most) = (Bytes(bytes.unsigned_abs()), Bytes(CONVERSATION.unsigned_abs()));
+                let message =
+                    format!("The conversation has {bytes} of text, at most {most} can be gone on from");
+                Err(Error::new(ErrorKind::ContextLength, message))
+            }
+        }
+    }
+
+    /// The items of these turns, of those that are here.
+    ///
+    /// # Errors
+    /// When the store fails.
+    pub async fn turns(&self, ids: Vec<String>, salt: Option<&str>) -> Result<HashMap<String, Items>, Error> {
+        let sql = "SELECT turns.input, turns.output FROM responses_turns AS turns
+            JOIN responses_conversations AS conversations ON conversations.id = turns.conversation
+            WHERE turns.id = ?1 AND turns.salt = ?2 AND conversations.used >= ?3";
+        let read = self.read("", salt, move |work, values| {
+            let mut found = HashMap::new();
+            for id in ids {
+                let mut values = values.to_vec();
+                values[0] = id.as_str().into();
+                if let Some(row) = work.query(sql, &values)?.first() {
+                    found.insert(id, items(row)?);
+                }
+            }
+            Ok(found)
+        });
+        read.await.map(Option::unwrap_or_default)
+    }
+
+    /// Deletes a turn; tells whether it was there. What goes on from it cannot be gone on from any more.
+    ///
+    /// # Errors
+    /// When the store fails.
+    pub async fn delete(&self, id: &str, salt: Option<&str>) -> Result<bool, Error> {
+        let Ok(store) = &self.store else { return Ok(false) };
+        let values = [id.into(), salted(salt).into()];
+        let deleted = store.write(move |work| {
+            let sql = "DELETE FROM responses_turns WHERE id = ?1 AND salt = ?2 RETURNING conversation";
+            let deleted = work.query(sql, &values)?;
+            let Some(row) = deleted.first() else { return Ok(false) };
+            let empty = "DELETE FROM responses_conversations WHERE id = ?1
+                AND NOT EXISTS (SELECT 1 FROM responses_turns WHERE conversation = ?1)";
+            work.execute(empty, &[row.integer(0)?.into()])?;
+            Ok(true)
+        });
+        deleted.await.map_err(|error| unavailable("The response could not be deleted", &error))
+    }
+
+    async fn read<T: Send + 'static>(
+        &self,
+        id: &str,
+        salt: Option<&str>,
+        read: impl FnOnce(&Work<'_>, &[store::Value]) -> Result<T, store::Error> + Send + 'static,
+    ) -> Result<Option<T>, Error> {
+        let Ok(store) = &self.store else { return Ok(None) };
+        let values = [id.into(), salted(salt).into(), self.cutoff().into()];
+        let found = store.read(move |work| read(work, &values)).await;
+        found.map(Some).map_err(|error| unavailable("Kept responses cannot be read", &error))
+    }
+}
+
+/// Puts a turn into its conversation, whose number it gives.
+fn insert(work: &Work<'_>, turn: &Turn, now: i64) -> Result<i64, store::Error> {
+    let salt = salted(turn.salt.as_deref());
+    let found = match &turn.previous {
+        None => Vec::new(),
+        Some(previous) => work.query(
+            "SELECT conversation FROM responses_turns WHERE id = ?1 AND salt = ?2",
+            &[previous.as_str().into(), salt.as_str().into()],
+        )?,
+    };
+    let conversation = match found.first() {
+        Some(row) => {
+            let conversation = row.integer(0)?;
+            work.execute(
+                "UPDATE responses_conversations SET used = ?2 WHERE id = ?1",
+                &[conversation.into(), now.into()],
+            )?;
+            conversation
+        }
+        None => {
+            let sql = "INSERT INTO responses_conversations (used) VALUES (?1) RETURNING id";
+            let rows = work.query(sql, &[now.into()])?;
+            rows.first().ok_or_else(|| store::Error::Failed("no number was given".to_owned()))?.integer(0)?
+        }
+    };
+    let mut response = turn.response.clone();
+    response["output"] = Value::Array(Vec::new());
+    let texts = [text(&turn.input), text(&turn.output), response.to_string()];
+    let bytes = ROW + texts.iter().map(String::len).sum::<usize>();
+    let [input, output, response] = texts.map(store::Value::from);
+    work.execute(
+        "INSERT INTO responses_turns (id, conversation, previous, salt, bytes, input, output, response)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
+        &[
+            turn.id.as_str().into(),
+            conversation.into(),
+            turn.previous.as_deref().into(),
+            salt.into(),
+            number(bytes as u64).into(),
+            input,
+            output,
+            response,
+        ],
+    )?;
+    Ok(conversation)
+}
+
+/// Deletes the conversations that were not used for the longest time until the others fit; never `but`.
+fn make_room(work: &Work<'_>, size: i64, but: i64) -> Result<(), store::Error> {
+    loop {
+        let bytes = work.query("SELECT bytes FROM responses_size", &[])?;
+        if bytes.first().map_or(Ok(0), |row| row.integer(0))? <= size {
+            return Ok(());
+        }
+        let deleted = work.execute(
+            "DELETE FROM responses_conversations WHERE id =
+             (SELECT id FROM responses_conversations WHERE id != ?1 ORDER BY used, id LIMIT 1)",
+            &[but.into()],
+        )?;
+        if deleted == 0 {
+            return Ok(());
+        }
+    }
+}
+
+fn items(row: &Row) -> Result<Items, store::Error> {
+    let list = |column| match json(row.text(column)?)? {
+        Value::Array(items) => Ok(items),
+        _ => Err(store::Error::Failed("kept items are no list".to_owned())),
+    };
+    Ok(Items { input: list(0)?, output: list(1)? })
+}
+
+fn json(text: &str) -> Result<Value, store::Error> {
+    serde_json::from_str(text).map_err(|error| store::Error::Failed(format!("kept text is no JSON: {error}")))
+}
+
+fn text(items: &[Value]) -> String {
+    serde_json::to_string(items).expect("JSON values can be written")
+}
+
+/// What stands for a salt: nothing of it can be read from the file.
+fn salted(salt: Option<&str>) -> String {
+    salt.map_or_else(String::new, |salt| {
+        Sha256::digest(salt.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
+    })
+}
+
+fn number(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+fn unavailable(what: &str, error: &store::Error) -> Error {
+    tracing::warn!(%error, "{what}");
+    let kind = match error {
+        store::Error::Busy => ErrorKind::Overloaded,
+        _ => ErrorKind::Unavailable,
+    };
+    // The database's own words are for the log.
+    let why = match error {
+        store::Error::Full | store::Error::Busy | store::Error::Closed => error.to_string(),
+        _ => "the store failed".to_owned(),
+    };
+    Error::new(kind, format!("{what}: {why}"))
+}
+
+#[cfg(test)]
+mod tests;
