@@ -310,7 +310,9 @@ pub(super) static FAMILIES: &[Family] = &[
 
 /// The family of a model, told from its chat template and its vocabulary.
 pub(crate) fn family(template: Option<&str>, tokenizer: &Tokenizer) -> &'static Family {
-    recognised(template.unwrap_or_default(), &|text| tokenizer.token_id(text).is_some())
+    let family = recognised(template.unwrap_or_default(), &|text| tokenizer.token_id(text).is_some());
+    tracing::debug!(family = family.name, "answers are read in this family's form");
+    family
 }
 
 pub(super) fn recognised(template: &str, has: &dyn Fn(&str) -> bool) -> &'static Family {

@@ -213,7 +213,7 @@ fn gemma() {
     both("gemma", &format!("```json\n{object}\n```"), std::slice::from_ref(&paris));
     both(
         "gemma",
-        &format!("Sure!\n```tool_code\nprint(get_weather(city=\"Paris\"))\nnow()\n```"),
+        "Sure!\n```tool_code\nprint(get_weather(city=\"Paris\"))\nnow()\n```",
         &[text("Sure!"), call("get_weather", "{\"city\":\"Paris\"}"), call("now", "{}")],
     );
     both(
