@@ -13,7 +13,7 @@ pub const MODEL_HEADER: &str = "cf-consn-model-id";
 /// The model that the header names; `known` tells whether there is one of that name. A name may have a prefix, which
 /// says by whose tests the call is made and nothing about the model.
 #[must_use]
-pub fn model<'a>(header: &'a str, known: impl Fn(&str) -> bool) -> &'a str {
+pub fn model(header: &str, known: impl Fn(&str) -> bool) -> &str {
     match header.split_once(':') {
         Some((_, rest)) if !known(header) => rest,
         _ => header,
