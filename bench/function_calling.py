@@ -7,7 +7,7 @@ Seeded questions of BFCL's categories simple_python, multiple and parallel go to
 for OpenAI's API sends them (its conversion of function documents to tools, its messages), greedy. Tool calls are judged by BFCL's
 own AST checker, as its runner does for models with native function calling; a call that stays in the content is no call.
 The request adds only what both servers need to do the same: `tool_choice`, a bound on the answer, and
-`parallel_tool_calls: true` where several calls are asked for.
+`parallel_tool_calls: true` where several calls are asked for (and false elsewhere, with `--tool-choice required`).
 
 Beside the verdicts: whether each answer parses, which means no HTTP error, a finish reason that fits, and for each call the name
 of a declared tool and a JSON object as arguments. Answers that were cut by the bound are counted apart.
@@ -75,6 +75,9 @@ class Question:
                 "temperature": 0, "max_tokens": options.max_tokens}
         if self.category == "parallel":
             body["parallel_tool_calls"] = True
+        elif options.tool_choice == "required":
+            # A model forced out of its own form may never stop calling; servers differ in what they take an absent field for.
+            body["parallel_tool_calls"] = False
         return body
 
 
