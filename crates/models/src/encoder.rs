@@ -1,4 +1,5 @@
-//! The one forward pass of sentence encoders: whole texts in, one vector of unit length each out.
+//! The one forward pass of encoders (the trunk), and sentence encoders: whole texts in, one vector of unit length
+//! each out.
 //!
 //! Post-norm blocks with learned positions, as BERT has them. Inputs are packed row after row without
 //! padding, and a vector depends on its own input alone. Does not cut inputs: the caller keeps to
@@ -52,6 +53,8 @@ pub(crate) struct EncoderSpec {
     pub heads: usize,
     pub layers: usize,
     pub context: usize,
+    /// Rows of the position table before that of a text's first token.
+    pub first_position: usize,
     pub norm_eps: f32,
     pub attention_scale: f32,
     pub activation: Activation,
@@ -94,12 +97,33 @@ pub(crate) struct EncoderNames {
     pub inert: &'static [&'static str],
 }
 
-/// An encoder on a device.
+/// A sentence encoder on a device.
 pub(crate) struct Encoder<D: Device> {
-    device: D,
     spec: EmbeddingSpec,
+    pooling: Pooling,
+    device: D,
+    trunk: Trunk<D>,
+}
+
+/// An encoder without what it is used for: tokens in, a state for each token out.
+pub(crate) struct Trunk<D: Device> {
+    /// Entries of the vocabulary.
+    pub vocab: u32,
+    /// Token types.
+    pub types: u32,
+    /// Longest input.
+    pub context: Tokens,
+    width: usize,
     weights: Weights<D>,
     work: Work<D>,
+}
+
+/// An input of a trunk.
+#[derive(Clone, Copy)]
+pub(crate) struct Row<'a> {
+    pub ids: &'a [u32],
+    /// The type of each token; all are of the first where there are none.
+    pub types: Option<&'a [u32]>,
 }
 
 struct Weights<D: Device> {
@@ -111,7 +135,6 @@ struct Weights<D: Device> {
     norm_eps: f32,
     activation: Activation,
     attention: AttentionSpec,
-    pooling: Pooling,
 }
 
 struct Norm<D: Device> {
@@ -137,6 +160,7 @@ struct Work<D: Device> {
     value: D::Tensor,
     attended: D::Tensor,
     hidden: D::Tensor,
+    first_position: u32,
     /// The pass's rows as plain data: ids, positions, token types, and the inputs' lengths.
     ids: Vec<u32>,
     positions: Vec<u32>,
@@ -148,40 +172,100 @@ impl<D: Device> Encoder<D> {
     /// Loads the checkpoint's tensors by the spec's names.
     pub fn load(
         architecture: &str,
-        spec: EncoderSpec,
+        spec: &EncoderSpec,
         checkpoint: &Checkpoint,
         device: D,
         format: LoadFormat,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Self, LoadError> {
         let mut loader = Loader::new(checkpoint, &device, format, progress)?;
-        let prefix = loader.prefix(spec.names.prefixes, spec.names.token_embedding);
-        let rows = |loader: &Loader<'_, D>, name: &str| loader.rows(&format!("{prefix}{name}.weight"));
-        let vocab = rows(&loader, spec.names.token_embedding)?;
-        let positions = rows(&loader, spec.names.position_embedding)?;
-        let types = rows(&loader, spec.names.type_embedding)?;
-        if vocab == 0 || types == 0 || spec.context > positions || u32::try_from(vocab).is_err() {
-            let reason = format!(
-                "{vocab} tokens, {positions} positions and {types} types for {} tokens",
-                spec.context
-            );
-            return Err(LoadError::config("the embedding tables", reason));
-        }
-        let weights = load_weights(&spec, &mut loader, prefix, [vocab, positions, types])?;
+        let trunk = Trunk::load(spec, &mut loader)?;
         loader.finish(spec.names.inert)?;
-        let work = Work::new(&spec, &device);
-        let spec = EmbeddingSpec {
+        let embedding = EmbeddingSpec {
             architecture: architecture.to_owned(),
-            vocab: vocab as u32,
-            context: Tokens::from(spec.context),
+            vocab: trunk.vocab,
+            context: trunk.context,
             dimensions: spec.width as u32,
         };
-        Ok(Self { device, spec, weights, work })
+        Ok(Self { spec: embedding, pooling: spec.pooling, device, trunk })
+    }
+
+    /// Embeds as many of `inputs` as one pass takes, at least one.
+    fn pass(&mut self, inputs: &[&[u32]], vectors: &mut Vec<Vec<f32>>) {
+        let Self { device, trunk, pooling, .. } = self;
+        trunk.pass(device, inputs.iter().map(|ids| Row { ids, types: None }));
+        let mut rows = device.host(trunk.states());
+        for len in trunk.lengths() {
+            let (own, rest) = rows.split_at(*len as usize * trunk.width);
+            vectors.push(pool(own, trunk.width, *pooling));
+            rows = rest;
+        }
+    }
+}
+
+impl<D: Device> Trunk<D> {
+    /// Loads a trunk's tensors by the spec's names.
+    pub fn load(spec: &EncoderSpec, loader: &mut Loader<'_, D>) -> Result<Self, LoadError> {
+        let prefix = loader.prefix(spec.names.prefixes, spec.names.token_embedding);
+        let rows = |loader: &Loader<'_, D>, name: &str| loader.rows(&format!("{prefix}{name}.weight"));
+        let vocab = rows(loader, spec.names.token_embedding)?;
+        let positions = rows(loader, spec.names.position_embedding)?;
+        let types = rows(loader, spec.names.type_embedding)?;
+        let small = |rows: usize| u32::try_from(rows).ok().filter(|rows| *rows > 0);
+        let fits = spec.context.saturating_add(spec.first_position) <= positions;
+        let (Some(vocab_rows), Some(type_rows), true) = (small(vocab), small(types), fits) else {
+            let reason = format!(
+                "{vocab} tokens, {positions} positions from {} on and {types} types for {} tokens",
+                spec.first_position, spec.context
+            );
+            return Err(LoadError::config("the embedding tables", reason));
+        };
+        let weights = load_weights(spec, loader, prefix, [vocab, positions, types])?;
+        let work = Work::new(spec, loader.device());
+        Ok(Self {
+            vocab: vocab_rows,
+            types: type_rows,
+            context: Tokens::from(spec.context),
+            width: spec.width,
+            weights,
+            work,
+        })
+    }
+
+    /// Panics unless an input is one that a pass may have.
+    pub fn check(&self, ids: &[u32]) {
+        assert!(!ids.is_empty(), "an input holds at least one id");
+        assert!(ids.len() <= self.context.get(), "an input keeps to the model's context");
+        assert!(ids.iter().all(|id| *id < self.vocab), "an id beyond the vocabulary");
+    }
+
+    /// Runs as many inputs as one pass takes, at least one. Their states are then in [`Trunk::states`].
+    pub fn pass<'a>(&mut self, device: &mut D, inputs: impl Iterator<Item = Row<'a>>) {
+        let work = &mut self.work;
+        work.clear();
+        for input in inputs {
+            let fits = work.segments.is_empty() || work.ids.len() + input.ids.len() <= PASS_ROWS;
+            if !fits {
+                break;
+            }
+            work.push(input);
+        }
+        self.layers(device);
+    }
+
+    /// The lengths of the last pass's inputs.
+    pub fn lengths(&self) -> &[u32] {
+        &self.work.segments
+    }
+
+    /// The states that the last pass ended with, row after row.
+    pub fn states(&self) -> &D::Tensor {
+        &self.work.stream
     }
 
     /// Runs the rows that `work` describes; their last states are then in `work.stream`.
-    fn layers(&mut self) {
-        let Self { device, weights, work, .. } = self;
+    fn layers(&mut self, device: &mut D) {
+        let Self { weights, work, .. } = self;
         let eps = weights.norm_eps;
         device.embed(&weights.tokens, &work.ids, 1.0, &mut work.stream);
         device.embed_add(&weights.positions, &work.positions, &mut work.stream);
@@ -216,28 +300,6 @@ impl<D: Device> Encoder<D> {
             device.all_reduce(&mut work.stream);
             layer.mlp_norm.apply(device, &mut work.stream, eps);
         }
-    }
-
-    /// Embeds as many of `inputs` as one pass takes, at least one, and says how many that was.
-    fn pass(&mut self, inputs: &[&[u32]], vectors: &mut Vec<Vec<f32>>) -> usize {
-        let work = &mut self.work;
-        work.clear();
-        for input in inputs {
-            let fits = work.segments.is_empty() || work.ids.len() + input.len() <= PASS_ROWS;
-            if !fits {
-                break;
-            }
-            work.push(input);
-        }
-        self.layers();
-        let Self { device, weights, work, spec, .. } = self;
-        let mut rows = device.host(&work.stream);
-        for len in &work.segments {
-            let (own, rest) = rows.split_at(*len as usize * spec.dimensions as usize);
-            vectors.push(pool(own, spec.dimensions as usize, weights.pooling));
-            rows = rest;
-        }
-        work.segments.len()
     }
 }
 
@@ -278,6 +340,7 @@ impl<D: Device> Work<D> {
             value: tensor(spec.width),
             attended: tensor(spec.width),
             hidden: tensor(spec.hidden),
+            first_position: spec.first_position as u32,
             ids: Vec::new(),
             positions: Vec::new(),
             types: Vec::new(),
@@ -292,10 +355,11 @@ impl<D: Device> Work<D> {
         self.segments.clear();
     }
 
-    fn push(&mut self, input: &[u32]) {
-        let len = input.len() as u32;
-        self.ids.extend_from_slice(input);
-        self.positions.extend(0..len);
+    fn push(&mut self, input: Row<'_>) {
+        let len = input.ids.len() as u32;
+        self.ids.extend_from_slice(input.ids);
+        self.positions.extend(self.first_position..self.first_position + len);
+        self.types.extend_from_slice(input.types.unwrap_or_default());
         self.types.resize(self.ids.len(), 0);
         self.segments.push(len);
     }
@@ -345,7 +409,6 @@ fn load_weights<D: Device>(
             scale: spec.attention_scale,
             window: None,
         },
-        pooling: spec.pooling,
     })
 }
 
@@ -355,11 +418,7 @@ impl<D: Device> EmbeddingModel for Encoder<D> {
     }
 
     fn embed(&mut self, inputs: &[&[u32]]) -> Vec<Vec<f32>> {
-        for input in inputs {
-            assert!(!input.is_empty(), "an input holds at least one id");
-            assert!(input.len() <= self.spec.context.get(), "an input keeps to the model's context");
-            assert!(input.iter().all(|id| *id < self.spec.vocab), "an id beyond the vocabulary");
-        }
+        inputs.iter().for_each(|input| self.trunk.check(input));
         let mut vectors = Vec::with_capacity(inputs.len());
         while vectors.len() < inputs.len() {
             self.pass(&inputs[vectors.len()..], &mut vectors);

@@ -4,6 +4,7 @@
 mod arch;
 pub mod checkpoint;
 mod config;
+mod cross_encoder;
 mod decoder;
 mod encoder;
 mod forward;
@@ -17,6 +18,7 @@ mod weights;
 
 pub use arch::{Architecture, Task, architectures};
 pub use checkpoint::{Checkpoint, CheckpointError, Tensor};
+pub use cross_encoder::{PairIds, RerankModel, RerankSpec};
 pub use device::LoadFormat;
 pub use encoder::{EmbeddingModel, EmbeddingSpec};
 pub use forward::{LanguageModel, ModelSpec};

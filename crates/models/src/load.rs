@@ -2,6 +2,7 @@
 
 use crate::arch::{self, Described};
 use crate::checkpoint::{Checkpoint, CheckpointError};
+use crate::cross_encoder::{CrossEncoder, RerankModel};
 use crate::decoder::Model;
 use crate::encoder::{EmbeddingModel, Encoder};
 use crate::forward::LanguageModel;
@@ -75,12 +76,14 @@ impl LoadError {
     }
 }
 
-/// A model of either task.
+/// A model of any task.
 pub enum Loaded {
     /// Continues text.
     Language(Box<dyn LanguageModel>),
     /// Turns texts into vectors.
     Embedding(Box<dyn EmbeddingModel>),
+    /// Says how well texts answer a query.
+    Rerank(Box<dyn RerankModel>),
 }
 
 /// Loads a checkpoint onto a device, one tensor after the other. `format` may quantise float matrices
@@ -101,8 +104,12 @@ pub fn load<D: Device>(
             Loaded::Language(Box::new(model))
         }
         Described::Encoder(spec) => {
-            let model = Encoder::load(architecture.name, spec, checkpoint, device, format, progress)?;
+            let model = Encoder::load(architecture.name, &spec, checkpoint, device, format, progress)?;
             Loaded::Embedding(Box::new(model))
+        }
+        Described::CrossEncoder(spec) => {
+            let model = CrossEncoder::load(architecture.name, &spec, checkpoint, device, format, progress)?;
+            Loaded::Rerank(Box::new(model))
         }
     })
 }

@@ -55,6 +55,11 @@ impl<'a, D: Device> Loader<'a, D> {
         found.or(prefixes.first()).copied().unwrap_or_default()
     }
 
+    /// The device that tensors are packed for.
+    pub fn device(&self) -> &D {
+        self.device
+    }
+
     pub fn has(&self, name: &str) -> bool {
         self.checkpoint.has(name)
     }

@@ -14,7 +14,7 @@ use kernels::{Cpu, CpuConfig};
 use models::{Task, architectures};
 use std::path::Path;
 use support::naive::{KvPrecision, Naive};
-use support::{Golden, Variant, amended, argmax, embedding, fixture, golden, language, logits};
+use support::{Golden, Variant, amended, argmax, embedding, fixture, golden, language, logits, reranker};
 
 /// Largest difference over the spread of the golden values.
 const SINGLE: f32 = 1e-5;
@@ -47,6 +47,11 @@ fn difference(
             let inputs: Vec<&[u32]> = variant.cases.iter().map(|case| &case.ids[..]).collect();
             found.extend(model.embed(&inputs).into_iter().flatten());
         }
+        Task::Rerank => {
+            let mut model = reranker(path, device);
+            let pairs: Vec<_> = variant.cases.iter().map(|case| case.pair()).collect();
+            found.extend(model.score(&pairs));
+        }
     }
     assert_eq!(found.len(), expected.len(), "{}", path.display());
     for (found, expected) in found.chunks(width).zip(expected.chunks(width)) {
@@ -76,13 +81,39 @@ fn check<D: Device>(tolerance: f32, device: impl Fn() -> D) {
             }
         }
         assert!(rows.is_empty(), "{name}: rows without a case");
-        assert!(variants.iter().any(|variant| variant.gguf), "{name}: no GGUF golden");
+        let gguf = variants.iter().any(|variant| variant.gguf);
+        assert_eq!(
+            gguf,
+            !architecture.gguf.is_empty(),
+            "{name}: a golden of each kind of file that it reads"
+        );
     }
 }
 
 #[test]
 fn every_architecture_equals_the_reference_on_an_exact_device() {
     check(SINGLE, || Naive { kv: KvPrecision::Single });
+}
+
+/// Nothing of a reranker is kept in half precision: every device is held to the exact one's tolerance.
+#[test]
+fn a_reranker_s_logits_equal_the_reference_within_1e_5() {
+    let rerankers = architectures().iter().filter(|entry| entry.task() == Task::Rerank);
+    for name in rerankers.map(|entry| entry.name) {
+        let (Golden { variants, .. }, expected) = golden(name);
+        let pairs: Vec<_> =
+            variants.iter().flat_map(|variant| &variant.cases).map(|case| case.pair()).collect();
+        let check = |found: Vec<f32>, how: &str| {
+            let off = found.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+            println!("{name} {how}: {off:.2e}");
+            assert!(found.len() == expected.len() && off <= 1e-5, "{name} {how}: off by {off}");
+        };
+        check(reranker(&fixture(name), Naive { kv: KvPrecision::Single }).score(&pairs), "exact");
+        for isa in Cpu::isas() {
+            let cpu = Cpu::new(CpuConfig { threads: Some(2), isa: Some(isa) }).unwrap();
+            check(reranker(&fixture(name), cpu).score(&pairs), isa.name());
+        }
+    }
 }
 
 #[test]

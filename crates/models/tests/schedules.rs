@@ -5,9 +5,9 @@ mod support;
 
 use device::{Device, LoadFormat};
 use kernels::{Cpu, CpuConfig, Isa};
-use models::{Checkpoint, Loaded, Task, architectures, load};
+use models::{Checkpoint, Loaded, PairIds, Task, architectures, load};
 use support::naive::{KvPrecision, Naive};
-use support::{embedding, fixture, language, schedule};
+use support::{embedding, fixture, language, reranker, schedule};
 
 fn cpu(threads: usize, isa: Isa) -> Cpu {
     Cpu::new(CpuConfig { threads: Some(threads), isa: Some(isa) }).unwrap()
@@ -76,5 +76,34 @@ fn a_vector_does_not_depend_on_the_inputs_beside_it() {
         let together = model.embed(&inputs);
         let alone: Vec<Vec<f32>> = inputs.iter().flat_map(|input| model.embed(&[input])).collect();
         assert_eq!(together, alone);
+    }
+}
+
+#[test]
+fn a_score_does_not_depend_on_the_pairs_beside_it_or_on_threads() {
+    let pairs: Vec<(Vec<u32>, Vec<u32>)> = (2..64)
+        .map(|len| {
+            let ids = (0..len).map(|i| 2 + (i * 7 + len) % 50).collect();
+            (ids, (0..len).map(|i| u32::from(i > len / 3)).collect())
+        })
+        .collect();
+    for architecture in architectures().iter().filter(|entry| entry.task() == Task::Rerank) {
+        let types = reranker(&fixture(architecture.name), Naive { kv: KvPrecision::Single }).spec().types;
+        let nothing = vec![0; 64];
+        let pairs: Vec<PairIds<'_>> = pairs
+            .iter()
+            .map(|(ids, kinds)| PairIds { ids, types: if types > 1 { kinds } else { &nothing[..ids.len()] } })
+            .collect();
+        let mut exact = reranker(&fixture(architecture.name), Naive { kv: KvPrecision::Single });
+        let alone: Vec<f32> = pairs.iter().flat_map(|pair| exact.score(&[*pair])).collect();
+        // Together they are more rows than one pass takes.
+        assert_eq!(exact.score(&pairs), alone, "{}", architecture.name);
+        for isa in Cpu::isas() {
+            let load = |threads| reranker(&fixture(architecture.name), cpu(threads, isa));
+            let alone: Vec<f32> = pairs.iter().flat_map(|pair| load(1).score(&[*pair])).collect();
+            for threads in 1..=3 {
+                assert_eq!(load(threads).score(&pairs), alone, "{} {}", architecture.name, isa.name());
+            }
+        }
     }
 }

@@ -21,12 +21,14 @@ pub mod memory;
 pub mod metrics;
 mod pace;
 mod prompt;
+mod rerank;
 mod script;
 mod source;
 pub mod stop;
 pub mod template;
 mod text;
 mod tools;
+mod worker;
 
 pub use local::{LoadError, Local, LocalConfig, ModelSource, ModelStats, TextParts};
 pub use models::LoadFormat;

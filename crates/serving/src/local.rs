@@ -3,14 +3,16 @@
 //! Models share one device (one pool of threads) and one budget of KV memory. Each has a thread that owns it.
 
 use crate::driver::{Driver, Rebuild};
-use crate::embed::{Embedder, Reload};
+use crate::embed::{Embedder, VectorModel};
 use crate::grammar::Grammars;
 use crate::inbox::{Inbox, unavailable};
 use crate::memory::TurnMemory;
 use crate::metrics::{Metrics, RequestStats};
+use crate::rerank::{PairModel, Pairs, Reranker};
 use crate::script::{Cues, Script, ScriptError};
 use crate::template::{ChatTemplate, ControlTexts};
 use crate::text::TextModel;
+use crate::worker::{Computes as _, Reload};
 use crate::{machine, source, tools};
 use base::{Bytes, Clock, Price, RequestId, Tokens};
 use engine::{Engine, KvBudget};
@@ -18,7 +20,7 @@ use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use kernels::{Cpu, CpuConfig};
 use models::checkpoint::GenerationDefaults;
-use models::{Checkpoint, EmbeddingModel, LanguageModel, LoadFormat, Loaded};
+use models::{Checkpoint, LanguageModel, LoadFormat, Loaded};
 use protocol::{
     Backend, DeltaStream, EmbeddingRequest, Embeddings, Error, GenerateRequest, ModelInfo, ModelTask,
     RerankRequest, Scores, Token, TokenizeRequest, no_such_model,
@@ -34,6 +36,8 @@ use tokenizer::Tokenizer;
 const TURN_MEMORY: Bytes = Bytes(16 << 20);
 /// How long a thread may take to end after its work was taken from it: one step of a slow model.
 const LAST_STEP: Duration = Duration::from_secs(10);
+/// Why a model that failed is not loaded again.
+const OTHER_TASK: &str = "the files now hold a model of another task";
 
 /// Settings that hold for all models.
 #[derive(Clone, Debug)]
@@ -128,6 +132,9 @@ pub enum LoadError {
     /// The KV budget is too small for the model.
     #[error(transparent)]
     Engine(#[from] engine::Error),
+    /// It reranks, and its tokenizer does not say how.
+    #[error("the tokenizer does not say how a query and a document are put together (post_processor)")]
+    NoPairs,
     /// A thread could not be started.
     #[error("a thread could not be started: {0}")]
     Thread(#[from] std::io::Error),
@@ -172,6 +179,7 @@ struct Entry {
 enum Model {
     Text(Arc<TextModel>),
     Embedding(Arc<Embedder>),
+    Rerank(Arc<Reranker>),
 }
 
 impl Local {
@@ -231,19 +239,27 @@ impl Local {
                     model,
                     reload: Box::new(move || match load_again(&path, &cpu, format)? {
                         Loaded::Language(model) => Ok(model),
-                        Loaded::Embedding(_) => Err("the files now hold an embedding model".to_owned()),
+                        Loaded::Embedding(_) | Loaded::Rerank(_) => Err(OTHER_TASK.to_owned()),
                     }),
                 };
                 drop(checkpoint);
                 self.attach(source, parts)
             }
             Loaded::Embedding(model) => {
-                let reload: Reload = Box::new(move || match load_again(&path, &cpu, format)? {
-                    Loaded::Embedding(model) => Ok(model),
-                    Loaded::Language(_) => Err("the files now hold a language model".to_owned()),
+                let reload: Reload<VectorModel> = Box::new(move || match load_again(&path, &cpu, format)? {
+                    Loaded::Embedding(model) => Ok(VectorModel(model)),
+                    Loaded::Language(_) | Loaded::Rerank(_) => Err(OTHER_TASK.to_owned()),
                 });
                 drop(checkpoint);
-                self.attach_embedding(source, model, reload, tokenizer)
+                self.attach_embedding(source, VectorModel(model), reload, tokenizer)
+            }
+            Loaded::Rerank(model) => {
+                let reload: Reload<PairModel> = Box::new(move || match load_again(&path, &cpu, format)? {
+                    Loaded::Rerank(model) => Ok(PairModel(model)),
+                    Loaded::Language(_) | Loaded::Embedding(_) => Err(OTHER_TASK.to_owned()),
+                });
+                drop(checkpoint);
+                self.attach_reranker(source, PairModel(model), reload, tokenizer)
             }
         }
     }
@@ -348,8 +364,8 @@ impl Local {
     fn attach_embedding(
         &self,
         source: ModelSource,
-        model: Box<dyn EmbeddingModel>,
-        reload: Reload,
+        model: VectorModel,
+        reload: Reload<VectorModel>,
         tokenizer: Tokenizer,
     ) -> Result<(), LoadError> {
         let metrics = Arc::new(Metrics::default());
@@ -361,6 +377,23 @@ impl Local {
         Ok(())
     }
 
+    /// Answers for a reranker.
+    fn attach_reranker(
+        &self,
+        source: ModelSource,
+        model: PairModel,
+        reload: Reload<PairModel>,
+        tokenizer: Tokenizer,
+    ) -> Result<(), LoadError> {
+        let metrics = Arc::new(Metrics::default());
+        let pairs = Pairs::new(tokenizer, model.spec()).ok_or(LoadError::NoPairs)?;
+        let (reranker, thread) =
+            Reranker::start(&source.id, model, reload, pairs, self.config.queue, Arc::clone(&metrics))?;
+        self.keep(thread);
+        self.publish(source, Model::Rerank(Arc::new(reranker)), metrics, false);
+        Ok(())
+    }
+
     fn publish(&self, source: ModelSource, model: Model, metrics: Arc<Metrics>, tools: bool) {
         let (task, context, dimensions) = match &model {
             Model::Text(text) => (ModelTask::TextGeneration, text.context, None),
@@ -368,6 +401,7 @@ impl Local {
                 let spec = embedder.spec();
                 (ModelTask::TextEmbeddings, spec.context, Some(spec.dimensions))
             }
+            Model::Rerank(reranker) => (ModelTask::Rerank, reranker.spec().context, None),
         };
         let info = ModelInfo {
             id: source.id,
@@ -426,6 +460,9 @@ impl Local {
                 "model",
                 format!("{name} is an embedding model and does not generate text"),
             )),
+            Model::Rerank(_) => {
+                Err(Error::invalid("model", format!("{name} is a reranker and does not generate text")))
+            }
         }
     }
 
@@ -451,7 +488,7 @@ impl Local {
         for inbox in &inboxes {
             inbox.close();
         }
-        // An embedding model's thread ends when its last handle is gone.
+        // The thread of an embedding model or a reranker ends when its last handle is gone.
         drop(entries);
         self.models.write().unwrap_or_else(PoisonError::into_inner).clear();
         let threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
@@ -473,7 +510,7 @@ impl Model {
     fn inbox(&self) -> Option<Arc<Inbox>> {
         match self {
             Self::Text(text) => Some(Arc::clone(&text.inbox)),
-            Self::Embedding(_) => None,
+            Self::Embedding(_) | Self::Rerank(_) => None,
         }
     }
 
@@ -485,6 +522,7 @@ impl Model {
         match self {
             Self::Text(text) => text.inbox.is_ready(),
             Self::Embedding(embedder) => embedder.is_ready(),
+            Self::Rerank(reranker) => reranker.is_ready(),
         }
     }
 }
@@ -524,9 +562,14 @@ impl Backend for Local {
 
     fn rerank(&self, request: RerankRequest) -> BoxFuture<'_, Result<Scores, Error>> {
         async move {
-            self.require(&request.model)?;
-            let message = format!("{} is not a model that reranks", request.model);
-            Err(Error::invalid("model", message))
+            match self.require(&request.model)?.model {
+                Model::Rerank(reranker) => reranker.rerank(request).await,
+                // How near two vectors are is another question than whether a text answers a query.
+                Model::Text(_) | Model::Embedding(_) => {
+                    let message = format!("{} is not a model that reranks", request.model);
+                    Err(Error::invalid("model", message))
+                }
+            }
         }
         .boxed()
     }
@@ -537,6 +580,10 @@ impl Backend for Local {
                 Model::Embedding(embedder) => embedder.embed(request).await,
                 Model::Text(_) => {
                     let message = format!("{} generates text and does not make embeddings", request.model);
+                    Err(Error::invalid("model", message))
+                }
+                Model::Rerank(_) => {
+                    let message = format!("{} is a reranker and does not make embeddings", request.model);
                     Err(Error::invalid("model", message))
                 }
             }

@@ -133,7 +133,7 @@ pub struct RequestStats {
     pub outcomes: Vec<(Outcome, u64)>,
     /// How often the engine was started again after a failure.
     pub restarts: u64,
-    /// Tokens of embedding inputs.
+    /// Tokens of inputs of embedding models and rerankers.
     pub input_tokens: u64,
 }
 
@@ -158,8 +158,8 @@ impl Metrics {
         self.restarts.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// An embedding request had so many tokens.
-    pub fn embedded(&self, tokens: u64) {
+    /// An embedding or rerank request had so many tokens.
+    pub fn read_whole(&self, tokens: u64) {
         self.input_tokens.fetch_add(tokens, Ordering::Relaxed);
     }
 

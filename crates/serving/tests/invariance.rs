@@ -109,7 +109,7 @@ fn load(path: &Path, threads: usize, ledger: &Arc<Mutex<Ledger>>) -> Box<dyn Lan
         Loaded::Language(inner) => {
             Box::new(Recording { inner, slots: HashMap::new(), ledger: ledger.clone() })
         }
-        Loaded::Embedding(_) => panic!("a language model"),
+        Loaded::Embedding(_) | Loaded::Rerank(_) => panic!("a language model"),
     }
 }
 

@@ -204,6 +204,7 @@ fn around(file: &GgufVocab<'_>, vocab: Vocab, model: Model, decoder: Decoder) ->
         added_style: AddedStyle::Border,
         before: Vec::new(),
         after: Vec::new(),
+        pair: None,
         bos: file.bos,
         eos: file.eos,
         ends: file.eot.into_iter().collect(),

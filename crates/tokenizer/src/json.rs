@@ -41,7 +41,7 @@ pub(crate) fn read(json: &[u8], config: Option<&[u8]>) -> Result<Parts, Error> {
     let tokens = tokens(&file, &config)?;
     let decoder = decode::read(file.decoder.as_ref(), &tokens)?;
     let (raw, normalized) = added(&file, &tokens, &normalizers);
-    let (mut before, after) = post::read(file.post_processor.as_ref(), &tokens)?;
+    let post::Around { mut before, after, pair, .. } = post::read(file.post_processor.as_ref(), &tokens)?;
     let id_of = |text: &str| {
         let added = file.added_tokens.iter().find(|token| token.content == text).map(|token| token.id);
         added.or_else(|| (0..tokens.texts.len() as u32).find(|id| tokens.texts.text(*id) == text))
@@ -67,6 +67,7 @@ pub(crate) fn read(json: &[u8], config: Option<&[u8]>) -> Result<Parts, Error> {
         added_style: AddedStyle::Border,
         before,
         after,
+        pair,
         bos,
         eos,
         ends: Vec::new(),

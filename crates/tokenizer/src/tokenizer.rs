@@ -10,6 +10,7 @@ use std::sync::Arc;
 use crate::added::Matcher;
 use crate::decoder::{Decoder, Progress};
 use crate::model::{Model, Scratch};
+use crate::pair::PairForm;
 use crate::pretokenizer::{Place, VISIBLE_SPACE};
 use crate::vocab::{Kind, Vocab};
 use crate::{Detokenizer, Error, GgufVocab, normalizer, pretokenizer};
@@ -97,6 +98,8 @@ pub(crate) struct Parts {
     /// What `add_special` puts around a prompt.
     pub(crate) before: Vec<u32>,
     pub(crate) after: Vec<u32>,
+    /// How two texts become one input, where the file says so.
+    pub(crate) pair: Option<PairForm>,
     pub(crate) bos: Option<u32>,
     pub(crate) eos: Option<u32>,
     /// End tokens that the file names beside `eos`.
@@ -107,7 +110,8 @@ impl Parts {
     pub(crate) fn assemble(self) -> Result<Tokenizer, Error> {
         let size = self.vocab.len();
         let named = [("the bos token", self.bos), ("the eos token", self.eos)];
-        let listed = self.before.iter().chain(&self.after).chain(&self.ends);
+        let paired = self.pair.iter().flat_map(PairForm::ids);
+        let listed = self.before.iter().chain(&self.after).chain(&self.ends).chain(paired);
         let ids = named.into_iter().filter_map(|(what, id)| Some((what, id?)));
         for (what, id) in ids.chain(listed.map(|id| ("a special token", *id))) {
             if id as usize >= size {
@@ -283,6 +287,10 @@ impl Tokenizer {
             return ids;
         }
         [before, ids.as_slice(), after].concat()
+    }
+
+    pub(crate) fn pair_form(&self) -> Option<&PairForm> {
+        self.inner.parts.pair.as_ref()
     }
 
     /// The text of a row of tokens. Bytes that are no characters become U+FFFD; ids beyond the vocabulary

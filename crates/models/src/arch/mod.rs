@@ -8,15 +8,25 @@ mod gemma3;
 mod llama;
 mod qwen2;
 mod qwen3;
+mod roberta;
 
 use crate::checkpoint::{Checkpoint, HuggingFace};
 use crate::config::{GgufConfig, HfConfig};
+use crate::cross_encoder::CrossEncoderSpec;
 use crate::encoder::EncoderSpec;
 use crate::load::LoadError;
 use crate::spec::DecoderSpec;
 
 /// In display order.
-const REGISTRY: &[Architecture] = &[llama::LLAMA, qwen2::QWEN2, qwen3::QWEN3, gemma3::GEMMA3, bert::BERT];
+const REGISTRY: &[Architecture] = &[
+    llama::LLAMA,
+    qwen2::QWEN2,
+    qwen3::QWEN3,
+    gemma3::GEMMA3,
+    bert::BERT,
+    bert::RERANKER,
+    roberta::RERANKER,
+];
 
 /// What a model is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,16 +35,23 @@ pub enum Task {
     Generation,
     /// Turns a text into one vector.
     Embedding,
+    /// Says how well a text answers a query.
+    Rerank,
 }
+
+/// What ends the name of a class whose models have a classifier for a head: they are other models than their
+/// `model_type` alone says.
+const CLASSIFIER: &str = "ForSequenceClassification";
 
 /// An entry of the registry.
 #[derive(Clone, Copy, Debug)]
 pub struct Architecture {
     /// The name that people read.
     pub name: &'static str,
-    /// Values of GGUF's `general.architecture` that it answers to.
+    /// Values of GGUF's `general.architecture` that it answers to; none where it reads no GGUF.
     pub gguf: &'static [&'static str],
-    /// Values of `model_type` in a Hugging Face `config.json` that it answers to.
+    /// What it answers to in a Hugging Face `config.json`: values of `model_type`, or for classifiers the class
+    /// in `architectures`.
     pub hugging_face: &'static [&'static str],
     build: Build,
 }
@@ -46,6 +63,7 @@ impl Architecture {
         match self.build {
             Build::Decoder { .. } => Task::Generation,
             Build::Encoder { .. } => Task::Embedding,
+            Build::CrossEncoder { .. } => Task::Rerank,
         }
     }
 }
@@ -61,12 +79,15 @@ enum Build {
         gguf: fn(&GgufConfig<'_>) -> Result<EncoderSpec, LoadError>,
         hugging_face: fn(&HuggingFace) -> Result<EncoderSpec, LoadError>,
     },
+    /// From safetensors only: GGUF files of rerankers name their heads in several ways.
+    CrossEncoder { hugging_face: fn(&HfConfig<'_>) -> Result<CrossEncoderSpec, LoadError> },
 }
 
 /// A checkpoint's model as data.
 pub(crate) enum Described {
     Decoder(DecoderSpec),
     Encoder(EncoderSpec),
+    CrossEncoder(CrossEncoderSpec),
 }
 
 /// Every architecture that can be loaded, in display order.
@@ -85,21 +106,32 @@ pub(crate) fn describe(checkpoint: &Checkpoint) -> Result<(&'static Architecture
             let described = match entry.build {
                 Build::Decoder { gguf, .. } => Described::Decoder(gguf(&config)?),
                 Build::Encoder { gguf, .. } => Described::Encoder(gguf(&config)?),
+                Build::CrossEncoder { .. } => unreachable!("no GGUF architecture leads to a cross-encoder"),
             };
             Ok((entry, described))
         }
         Checkpoint::HuggingFace(folder) => {
             let config = HfConfig(folder.config());
-            let name = config.str("model_type")?.ok_or_else(|| LoadError::missing("model_type"))?;
+            let name = name(&config)?;
             let entry = find(name, |entry| entry.hugging_face)?;
             config.refuse_unless(&["quantization_config"], |_| false)?;
             let described = match entry.build {
                 Build::Decoder { hugging_face, .. } => Described::Decoder(hugging_face(&config)?),
                 Build::Encoder { hugging_face, .. } => Described::Encoder(hugging_face(folder)?),
+                Build::CrossEncoder { hugging_face } => Described::CrossEncoder(hugging_face(&config)?),
             };
             Ok((entry, described))
         }
     }
+}
+
+/// What a Hugging Face description calls its architecture.
+fn name<'a>(config: &HfConfig<'a>) -> Result<&'a str, LoadError> {
+    let classes = config.strings("architectures")?.unwrap_or_default();
+    if let Some(class) = classes.into_iter().find(|class| class.ends_with(CLASSIFIER)) {
+        return Ok(class);
+    }
+    config.str("model_type")?.ok_or_else(|| LoadError::missing("model_type"))
 }
 
 fn find(

@@ -6,7 +6,7 @@ pub mod naive;
 pub mod schedule;
 
 use device::{Batch, Device, LoadFormat, PAGE_TOKENS, PageId};
-use models::{Checkpoint, EmbeddingModel, LanguageModel, Loaded, load};
+use models::{Checkpoint, EmbeddingModel, LanguageModel, Loaded, PairIds, RerankModel, load};
 use serde::Deserialize;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -34,11 +34,18 @@ pub struct Case {
     /// Whose logits are in the golden file; absent for encoders, which have one vector.
     #[serde(default)]
     pub positions: Vec<u32>,
+    /// Types of a pair's tokens; absent for other models than rerankers.
+    #[serde(default)]
+    pub types: Vec<u32>,
 }
 
 impl Case {
     pub fn rows(&self) -> usize {
         self.positions.len().max(1)
+    }
+
+    pub fn pair(&self) -> PairIds<'_> {
+        PairIds { ids: &self.ids, types: &self.types }
     }
 }
 
@@ -78,14 +85,21 @@ pub fn loaded(path: &Path, device: impl Device) -> Loaded {
 pub fn language(path: &Path, device: impl Device) -> Box<dyn LanguageModel> {
     match loaded(path, device) {
         Loaded::Language(model) => model,
-        Loaded::Embedding(_) => panic!("{} is an encoder", path.display()),
+        Loaded::Embedding(_) | Loaded::Rerank(_) => panic!("{} is an encoder", path.display()),
     }
 }
 
 pub fn embedding(path: &Path, device: impl Device) -> Box<dyn EmbeddingModel> {
     match loaded(path, device) {
         Loaded::Embedding(model) => model,
-        Loaded::Language(_) => panic!("{} is a decoder", path.display()),
+        Loaded::Language(_) | Loaded::Rerank(_) => panic!("{} makes no vectors", path.display()),
+    }
+}
+
+pub fn reranker(path: &Path, device: impl Device) -> Box<dyn RerankModel> {
+    match loaded(path, device) {
+        Loaded::Rerank(model) => model,
+        Loaded::Language(_) | Loaded::Embedding(_) => panic!("{} does not rerank", path.display()),
     }
 }
 
