@@ -1,40 +1,36 @@
 //! A rule that has been compiled: what each answer's parser is copied from.
 //!
-//! Parsers of one grammar share the lexer's states, so that an answer finds what others have met. The states are
-//! dropped when they have grown past a bound, and when a parser failed, since its failure may have left them
-//! half changed.
+//! Each answer has caches of its own, so that one that meets a limit of the library's, or a fault in it, fails
+//! alone. When an answer has gone well its caches become those that later answers start with, up to a bound on
+//! their size: whoever comes next finds the lexer's states that most answers pass through.
 
 use super::constraint::{Desk, Grammar};
 use llguidance::TokenParser;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// States of the lexer that are kept for later answers; each takes one to two KiB.
-const MOST_STATES: usize = 20_000;
+/// States of the lexer that an answer starts with at most. Each takes one to two KiB, which each answer copies.
+const MOST_STATES: usize = 1000;
 
 /// A rule, ready to constrain answers.
 pub(crate) struct Compiled {
-    /// Never computes, so that its lexer stays small and sound.
-    pristine: Mutex<Box<TokenParser>>,
-    /// Shares its lexer with the answers.
-    shared: Mutex<Box<TokenParser>>,
-    distrusted: AtomicBool,
+    start: Mutex<Start>,
     masks: Sender<Arc<Desk>>,
     /// An estimate of the memory it takes.
     pub(super) bytes: usize,
 }
 
+/// What answers start from; it never computes.
+struct Start {
+    parser: Box<TokenParser>,
+    states: usize,
+}
+
 impl Compiled {
     pub(super) fn new(parser: Box<TokenParser>, bytes: usize, masks: Sender<Arc<Desk>>) -> Self {
-        Self {
-            shared: Mutex::new(Box::new(parser.deep_clone())),
-            pristine: Mutex::new(parser),
-            distrusted: AtomicBool::new(false),
-            masks,
-            bytes,
-        }
+        let states = parser.parser.lexer_stats().num_states;
+        Self { start: Mutex::new(Start { parser, states }), masks, bytes }
     }
 
     /// A constraint for one answer from its first token on. Its first mask is on the way.
@@ -45,21 +41,19 @@ impl Compiled {
     }
 
     pub(super) fn grammar(self: &Arc<Self>) -> Grammar {
-        let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
-        // The library panics where a parser that shares the lexer has panicked.
-        let fit = |parser: &TokenParser| {
-            let states = catch_unwind(AssertUnwindSafe(|| parser.parser.lexer_stats().num_states));
-            states.is_ok_and(|states| states <= MOST_STATES)
-        };
-        if self.distrusted.swap(false, Ordering::AcqRel) || !fit(&shared) {
-            let pristine = self.pristine.lock().unwrap_or_else(PoisonError::into_inner);
-            **shared = pristine.deep_clone();
-        }
-        Grammar::new(shared.clone(), self.masks.clone(), Arc::clone(self))
+        let start = self.start.lock().unwrap_or_else(PoisonError::into_inner);
+        let fresh = Box::new(start.parser.deep_clone());
+        drop(start);
+        Grammar::new(fresh.clone(), fresh, self.masks.clone(), Arc::clone(self))
     }
 
-    /// A parser failed: later answers share nothing with it.
-    pub(super) fn distrust(&self) {
-        self.distrusted.store(true, Ordering::Release);
+    /// Takes over the caches of an answer that went well. `fresh` stands at the beginning and shares them.
+    pub(super) fn learn(&self, fresh: Box<TokenParser>) {
+        // The library panics where a parser that shares the caches has panicked.
+        let Ok(stats) = catch_unwind(AssertUnwindSafe(|| fresh.parser.lexer_stats())) else { return };
+        let mut start = self.start.lock().unwrap_or_else(PoisonError::into_inner);
+        if !stats.error && stats.num_states <= MOST_STATES && stats.num_states > start.states {
+            *start = Start { parser: fresh, states: stats.num_states };
+        }
     }
 }

@@ -75,15 +75,23 @@ fn failed(parser: &TokenParser, why: &str) -> State {
 pub(super) struct Grammar {
     desk: Arc<Desk>,
     masks: Sender<Arc<Desk>>,
-    /// Told when the parser fails, so that no later answer shares its caches.
+    /// Stands where the answer began and shares the parser's caches.
+    fresh: Option<Box<TokenParser>>,
+    /// Learns the caches when the answer ends well.
     compiled: Arc<Compiled>,
 }
 
 impl Grammar {
-    /// A constraint that begins where `parser` stands.
-    pub fn new(parser: Box<TokenParser>, masks: Sender<Arc<Desk>>, compiled: Arc<Compiled>) -> Self {
+    /// A constraint that begins where `parser` stands. `fresh` stays there, and shares the parser's caches.
+    pub fn new(
+        parser: Box<TokenParser>,
+        fresh: Box<TokenParser>,
+        masks: Sender<Arc<Desk>>,
+        compiled: Arc<Compiled>,
+    ) -> Self {
         let state = Mutex::new(State::AtRest(parser, None));
-        Self { desk: Arc::new(Desk { state, settled: Condvar::new() }), masks, compiled }
+        let desk = Arc::new(Desk { state, settled: Condvar::new() });
+        Self { desk, masks, fresh: Some(fresh), compiled }
     }
 
     /// Has the first mask made, unless the answer begins with forced tokens.
@@ -118,9 +126,6 @@ impl Grammar {
             Ok(Err(why)) => (failed(&parser, &why), None),
             Err(_) => (State::Failed, None),
         };
-        if matches!(after, State::Failed) {
-            self.compiled.distrust();
-        }
         *self.desk.lock() = after;
         value
     }
@@ -136,6 +141,17 @@ impl Grammar {
                 *state = State::Failed;
                 None
             }
+        }
+    }
+}
+
+impl Drop for Grammar {
+    fn drop(&mut self) {
+        // Waits for nobody: what is being computed now is not learnt from.
+        let last = std::mem::replace(&mut *self.desk.lock(), State::Failed);
+        if let (State::AtRest(parser, _) | State::Asked(parser), Some(fresh)) = (last, self.fresh.take()) {
+            drop(parser);
+            self.compiled.learn(fresh);
         }
     }
 }
@@ -180,7 +196,6 @@ impl Constraint for Grammar {
                 }
                 State::Failed | State::Taken => {
                     *state = State::Failed;
-                    self.compiled.distrust();
                     return Standing::Failed;
                 }
             }

@@ -90,8 +90,8 @@ pub(super) fn grammar(rule: &Rule, tokenizer: &Tokenizer) -> Result<TopLevelGram
 pub(super) fn leaf(rule: &Rule) -> Result<GrammarWithLexer, Error> {
     let mut grammar = GrammarWithLexer { name: None, json_schema: None, lark_grammar: None };
     match rule {
-        Rule::Json { schema, at } => {
-            let lowered = schema::lower(schema, "", &Limits::default());
+        Rule::Json { schema, at, exact } => {
+            let lowered = schema::lower(schema, "", *exact, &Limits::default());
             let lowered = lowered.map_err(|fault| fault.at(at))?;
             grammar.json_schema = Some(lowered);
         }

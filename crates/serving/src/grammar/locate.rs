@@ -35,7 +35,7 @@ pub(super) fn fault(rule: &Rule, why: &str, attempt: Try<'_>) -> Error {
             }
         };
         return match leaf {
-            Rule::Json { schema, at } => in_schema(schema, at, why, attempt),
+            Rule::Json { schema, at, exact } => in_schema(schema, at, *exact, why, attempt),
             Rule::Regex { at, .. } => {
                 Error::invalid(at.as_str(), format!("the regular expression: {}", short(&why)))
             }
@@ -63,7 +63,7 @@ fn gather<'a>(rule: &'a Rule, leaves: &mut Vec<&'a Rule>) {
     }
 }
 
-fn in_schema(root: &Value, at: &str, mut why: String, attempt: Try<'_>) -> Error {
+fn in_schema(root: &Value, at: &str, exact: bool, mut why: String, attempt: Try<'_>) -> Error {
     let mut tries = 0;
     // Why a schema fails alone, if it does.
     let mut fails = |root: &Value, pointer: &str| {
@@ -71,7 +71,7 @@ fn in_schema(root: &Value, at: &str, mut why: String, attempt: Try<'_>) -> Error
         if tries > MOST_TRIES {
             return None;
         }
-        let lowered = match schema::lower(root, pointer, &Limits::default()) {
+        let lowered = match schema::lower(root, pointer, exact, &Limits::default()) {
             Ok(lowered) => lowered,
             Err(fault) => return Some(fault.message),
         };

@@ -5,8 +5,8 @@
 //! Compiled -> constraint, one per answer -> the engine; masks are computed on one thread per model
 //! ```
 //!
-//! What came from a request and cannot be enforced is refused with the place where it stands; the outcome is
-//! never an unconstrained text. Everything is bounded: sizes of schemas and grammars, the work of compiling
+//! What came from a request and cannot be enforced is refused with the place where it stands (keywords that no
+//! grammar can enforce only where the schema is to be held exactly); the outcome is never an unconstrained text. Everything is bounded: sizes of schemas and grammars, the work of compiling
 //! (the library counts it), one compilation at a time, entries and bytes of the cache.
 
 mod cache;

@@ -18,6 +18,8 @@ pub(crate) enum Rule {
         schema: serde_json::Value,
         /// Where it stands in the canonical request, for example `tools[2].function.parameters`.
         at: String,
+        /// Whether a keyword that no grammar can enforce is an error; it is left out otherwise.
+        exact: bool,
     },
     /// A text that this regular expression matches as a whole.
     Regex {
@@ -58,10 +60,10 @@ impl Hash for Rule {
         std::mem::discriminant(self).hash(state);
         match self {
             Self::Literal(text) | Self::Marker(text) => text.hash(state),
-            Self::Json { schema, at } => {
+            Self::Json { schema, at, exact } => {
                 // The order of properties matters (answers follow it), and this form keeps it.
                 schema.to_string().hash(state);
-                at.hash(state);
+                (at, exact).hash(state);
             }
             Self::Regex { pattern: text, at } | Self::Lark { grammar: text, at } => {
                 text.hash(state);

@@ -20,7 +20,11 @@ fn grammars() -> Grammars {
 }
 
 fn json_rule(schema: Value) -> Rule {
-    Rule::Json { schema, at: "response_format.json_schema.schema".to_owned() }
+    Rule::Json { schema, at: "response_format.json_schema.schema".to_owned(), exact: true }
+}
+
+fn lenient_rule(schema: Value) -> Rule {
+    Rule::Json { schema, at: "tools[0].function.parameters".to_owned(), exact: false }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -265,6 +269,121 @@ fn what_cannot_be_enforced_is_refused_by_its_pointer() {
         );
         assert!(!error.message.contains("non-verbose") && error.message.len() < 500, "{error}");
     }
+}
+
+/// Schemas with keywords that no grammar enforces, and what is left of them.
+fn lenient_schemas() -> Vec<(Value, Value)> {
+    let numbers = |extra: Value| {
+        let mut schema =
+            json!({"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 9}, "maxItems": 4});
+        schema.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
+        schema
+    };
+    let object = |extra: Value| {
+        let mut schema = json!({"type": "object", "properties": {"a": {"type": "boolean"}, "b": {"enum": ["x", "y"]}},
+            "required": ["a"], "additionalProperties": false});
+        schema.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
+        schema
+    };
+    let cat = json!({"type": "object", "properties": {"name": {"type": "string", "maxLength": 5}}, "required": ["name"]});
+    let dog = json!({"type": "object", "properties": {"name": {"type": "string", "maxLength": 3}, "age": {"type": "integer", "minimum": 0, "maximum": 9}}});
+    vec![
+        (numbers(json!({"uniqueItems": true})), numbers(json!({}))),
+        (numbers(json!({"contains": {"const": 3}, "minContains": 1})), numbers(json!({}))),
+        (
+            object(
+                json!({"if": {"properties": {"a": {"const": true}}}, "then": {"required": ["b"]}, "else": false}),
+            ),
+            object(json!({})),
+        ),
+        (
+            object(
+                json!({"dependentRequired": {"a": ["b"]}, "dependentSchemas": {"a": {"required": ["b"]}}, "dependencies": {"a": ["b"]}}),
+            ),
+            object(json!({})),
+        ),
+        (object(json!({"not": {"required": ["b"]}})), object(json!({}))),
+        (object(json!({"propertyNames": {"maxLength": 3}})), object(json!({}))),
+        (object(json!({"unevaluatedProperties": false})), object(json!({}))),
+        (object(json!({"$dynamicRef": "#node"})), object(json!({}))),
+        (json!({"oneOf": [cat, dog]}), json!({"anyOf": [cat, dog]})),
+        (
+            json!({"$defs": {"c": cat}, "properties": {"pets": numbers(json!({"items": {"$ref": "#/$defs/c"}, "uniqueItems": true}))}, "required": ["pets"]}),
+            json!({"$defs": {"c": cat}, "type": "object", "properties": {"pets": numbers(json!({"items": {"$ref": "#/$defs/c"}}))}, "required": ["pets"]}),
+        ),
+        (
+            json!({"type": "object", "properties": {"o": {"$ref": "https://example.com/o.json#/x"}}, "required": ["o"]}),
+            json!({"type": "object", "properties": {"o": true}, "required": ["o"]}),
+        ),
+        (
+            json!({"type": "string", "minLength": 9_999_999, "maxLength": 4}),
+            json!({"type": "string", "maxLength": 4}),
+        ),
+        (
+            json!({"type": "string", "format": "date", "pattern": "^(?!1999)"}),
+            json!({"type": "string", "format": "date"}),
+        ),
+        (
+            json!({"type": "integer", "minimum": 0, "maximum": 1.7e308, "multipleOf": 1e-12}),
+            json!({"type": "integer", "minimum": 0}),
+        ),
+    ]
+}
+
+#[test]
+fn a_lenient_schema_loses_what_no_grammar_enforces_and_nothing_else() {
+    let grammars = grammars();
+    let mut whole = 0;
+    for (i, (schema, left)) in lenient_schemas().iter().enumerate() {
+        assert!(grammars.compile(&json_rule(schema.clone())).is_err(), "{schema} is not enforced whole");
+        let compiled = grammars.compile(&lenient_rule(schema.clone()));
+        let compiled = compiled.unwrap_or_else(|error| panic!("{schema}: {error:?}"));
+        let twin = grammars.compile(&lenient_rule(left.clone())).unwrap();
+        let validator = jsonschema::options().should_validate_formats(true).build(left).unwrap();
+        for round in 0..6 {
+            let (ids, end) = random_answer(&grammars, &compiled, (90_000 + i * 100 + round) as u64, 2048);
+            assert!(is_prefix(&twin, &ids), "{schema}: {}", text(&grammars, &ids));
+            if end == End::Whole {
+                whole += 1;
+                let text = text(&grammars, &ids);
+                let document: Value =
+                    serde_json::from_str(&text).unwrap_or_else(|error| panic!("{schema}: {error}: {text}"));
+                assert!(validator.is_valid(&document), "{schema}: {text}");
+            }
+        }
+    }
+    assert!(whole > 60, "{whole} ended");
+}
+
+#[test]
+fn a_lenient_schema_that_is_broken_endless_or_hostile_is_still_refused_by_its_pointer() {
+    let grammars = grammars();
+    let mut deep = json!({"type": "string"});
+    for _ in 0..70 {
+        deep = json!({"type": "array", "items": deep, "uniqueItems": true});
+    }
+    let many: Vec<Value> = (0..30_000).map(Value::from).collect();
+    for (schema, pointer) in [
+        (json!({"type": "text"}), "/type"),
+        (json!({"properties": {"q": {"$ref": "#/$defs/none"}}}), "/properties/q/$ref"),
+        (json!({"$ref": "#"}), "/$ref"),
+        (json!({"not": {}}), ""),
+        (json!({"not": 3}), "/not"),
+        (json!({"type": "integer", "minimum": 5, "maximum": 4}), ""),
+        (json!({"type": "string", "pattern": "("}), "/pattern"),
+        (json!({"type": "string", "minLength": -1}), "/minLength"),
+        (json!({"type": "number", "multipleOf": 0}), "/multipleOf"),
+        (json!({"oneOf": []}), "/oneOf"),
+        (json!({"enum": many}), "/enum"),
+    ] {
+        let error = grammars.compile(&lenient_rule(schema.clone())).err();
+        let error = error.unwrap_or_else(|| panic!("{schema} was taken"));
+        assert_eq!(error.kind.status(), 400, "{schema}");
+        let place = format!("tools[0].function.parameters{pointer}");
+        assert_eq!(error.param.as_deref(), Some(place.as_str()), "{schema}: {error}");
+    }
+    let error = grammars.compile(&lenient_rule(deep)).err().expect("nests too deep");
+    assert_eq!(error.kind.status(), 400);
 }
 
 /// The tokens of a text, and the constraint's standing and mask behind them.

@@ -118,7 +118,7 @@ impl Family {
             Part::Arguments => match self.form {
                 Form::Pythonic { .. } => keywords(tool, &at),
                 Form::Parameters => parameters(tool, &at),
-                _ => Rule::Json { schema: object(tool), at: at.clone() },
+                _ => arguments(tool, &at),
             },
         });
         parts.collect()
@@ -172,11 +172,13 @@ fn document(format: &ResponseFormat) -> Option<Rule> {
     match format {
         ResponseFormat::Text => None,
         ResponseFormat::JsonObject => {
-            Some(Rule::Json { schema: json!({"type": "object"}), at: "response_format".into() })
+            Some(Rule::Json { schema: json!({"type": "object"}), at: "response_format".into(), exact: true })
         }
-        ResponseFormat::JsonSchema { schema, .. } => {
-            Some(Rule::Json { schema: schema.clone(), at: "response_format.json_schema.schema".into() })
-        }
+        ResponseFormat::JsonSchema { schema, .. } => Some(Rule::Json {
+            schema: schema.clone(),
+            at: "response_format.json_schema.schema".into(),
+            exact: true,
+        }),
         ResponseFormat::Regex(pattern) => {
             Some(Rule::Regex { pattern: pattern.clone(), at: "response_format.regex".into() })
         }
@@ -232,6 +234,23 @@ struct Property<'a> {
     schema: Value,
     at: String,
     required: bool,
+    exact: bool,
+}
+
+impl Property<'_> {
+    fn value(&self) -> Rule {
+        Rule::Json { schema: self.schema.clone(), at: self.at.clone(), exact: self.exact }
+    }
+}
+
+/// A tool's arguments as one object. Only `strict` asks for all of the schema: what agents declare may hold
+/// keywords that no grammar can enforce, and is then still better obeyed as far as can be than refused.
+fn arguments(tool: &Tool, at: &str) -> Rule {
+    Rule::Json { schema: object(tool), at: at.to_owned(), exact: is_exact(tool) }
+}
+
+fn is_exact(tool: &Tool) -> bool {
+    tool.strict == Some(true)
 }
 
 /// The properties, those that must be there first, where the schema is a plain list of them; `None` where it
@@ -265,7 +284,13 @@ fn properties<'a>(tool: &'a Tool, at: &str) -> Option<Vec<Property<'a>>> {
             }
         }
         let at = format!("{at}/properties/{}", name.replace('~', "~0").replace('/', "~1"));
-        Property { name, schema, at, required: names.iter().any(|required| required == name) }
+        Property {
+            name,
+            schema,
+            at,
+            required: names.iter().any(|required| required == name),
+            exact: is_exact(tool),
+        }
     };
     let mut all: Vec<Property<'a>> = known.into_iter().flatten().map(property).collect();
     // What must be there and is described nowhere cannot be written one by one.
@@ -283,14 +308,10 @@ fn keywords(tool: &Tool, at: &str) -> Rule {
         all.iter().all(|p| is_keyword(p.name)) && (all.len() <= 16 || all.iter().any(|p| p.required))
     });
     let Some(all) = listed else {
-        let json = Rule::Json { schema: object(tool), at: at.to_owned() };
-        return Rule::Sequence(vec![Rule::Literal("**".into()), json]);
+        return Rule::Sequence(vec![Rule::Literal("**".into()), arguments(tool, at)]);
     };
     fn one(property: &Property<'_>, before: &str) -> Rule {
-        Rule::Sequence(vec![
-            Rule::Literal(format!("{before}{}=", property.name)),
-            Rule::Json { schema: property.schema.clone(), at: property.at.clone() },
-        ])
+        Rule::Sequence(vec![Rule::Literal(format!("{before}{}=", property.name)), property.value()])
     }
     fn from(all: &[Property<'_>]) -> Rule {
         let Some((first, rest)) = all.split_first() else { return Rule::Literal(String::new()) };
@@ -336,7 +357,7 @@ fn parameters(tool: &Tool, at: &str) -> Rule {
                 parts.push(Rule::OneOf(named));
             }
         } else {
-            parts.push(Rule::Json { schema: schema.clone(), at: property.at.clone() });
+            parts.push(property.value());
             parts.push(Rule::Literal(END.into()));
         }
         maybe(property.required, Rule::Sequence(parts))

@@ -6,6 +6,9 @@ use serde_json::Value;
 /// The types a schema may name.
 pub(super) const TYPES: [&str; 7] = ["null", "boolean", "integer", "number", "string", "array", "object"];
 
+/// Bounds of numbers lie between this and its negative.
+pub(super) const LARGEST_BOUND: f64 = 1e18;
+
 /// What a keyword does.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Kind {

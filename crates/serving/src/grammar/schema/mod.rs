@@ -13,9 +13,13 @@
 //! - `format` is enforced for the formats of the table in [`format`](mod@format), else an annotation, as the
 //!   standard has it.
 //! - Lengths and counts above [`Limits::count`] are cut to it where they are upper bounds, else refused.
+//!
+//! A schema that is not `exact` loses the keywords that no grammar can enforce, and those alone (see
+//! [`lenient`]); what its documents are is then more than its author said.
 
 mod format;
 mod keyword;
+mod lenient;
 mod oneof;
 mod reference;
 mod termination;
@@ -73,8 +77,8 @@ impl Fault {
     }
 }
 
-/// The library's form of the schema that stands at `start`, a pointer into `root`.
-pub(super) fn lower(root: &Value, start: &str, limits: &Limits) -> Result<Value, Fault> {
+/// The library's form of the schema that stands at `start`, a pointer into `root`. `exact`: all of it is enforced.
+pub(super) fn lower(root: &Value, start: &str, exact: bool, limits: &Limits) -> Result<Value, Fault> {
     let size = root.to_string().len();
     if size > limits.bytes {
         return Err(Fault::new("", format!("a schema has at most {} bytes; this has {size}", limits.bytes)));
@@ -83,6 +87,7 @@ pub(super) fn lower(root: &Value, start: &str, limits: &Limits) -> Result<Value,
         root,
         references: References::new(root),
         limits,
+        exact,
         definitions: HashMap::new(),
         open: Vec::new(),
         done: Map::new(),
@@ -146,6 +151,8 @@ struct Lowering<'a> {
     root: &'a Value,
     references: References,
     limits: &'a Limits,
+    /// Whether what no grammar can enforce is refused.
+    exact: bool,
     /// Names of definitions: by what they refer to, and whether objects are closed there.
     definitions: HashMap<(String, bool), String>,
     /// Definitions that are named but not made.
@@ -182,6 +189,8 @@ impl Lowering<'_> {
             Value::Object(fields) => fields,
             other => return Err(Fault::new(at, format!("a schema is an object or a boolean, not {other}"))),
         };
+        let reduced = if self.exact { None } else { lenient::without(fields, &self.references, self.limits) };
+        let fields = reduced.as_ref().unwrap_or(fields);
         keyword::check(fields, at)?;
         let mut out = Map::new();
         let assertions = fields.keys().filter(|key| keyword::kind(key) != Kind::Annotation).count();
@@ -311,7 +320,7 @@ impl Lowering<'_> {
         for (i, option) in options.iter().enumerate() {
             lowered.push(self.schema(option, &format!("{here}/{i}"), depth + 1, closed)?);
         }
-        if key == "oneOf" {
+        if key == "oneOf" && self.exact {
             self.alternatives.push(Alternatives {
                 pointer: here.to_owned(),
                 lowered: lowered.clone(),
@@ -636,7 +645,7 @@ fn numbers(fields: &Fields, at: &str, out: &mut Fields) -> Result<(), Fault> {
                     let message = "`multipleOf` is a number above 0 with few digits";
                     return Err(Fault::new(here, message));
                 }
-                if number.is_nan() || number.abs() > 1e18 {
+                if number.is_nan() || number.abs() > keyword::LARGEST_BOUND {
                     return Err(Fault::new(here, format!("`{key}` lies between -1e18 and 1e18")));
                 }
                 out.insert(key.to_owned(), value.clone());

@@ -17,6 +17,12 @@ impl References {
         Self { named }
     }
 
+    /// Whether a reference means another document.
+    pub fn is_elsewhere(&self, reference: &str) -> bool {
+        let base = reference.split('#').next().unwrap_or_default();
+        !base.is_empty() && !self.named.contains_key(reference) && !self.named.contains_key(base)
+    }
+
     /// The pointer that a reference means.
     ///
     /// # Errors

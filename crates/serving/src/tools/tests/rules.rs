@@ -131,8 +131,11 @@ fn nothing_is_constrained_where_nothing_is_asked() {
 #[test]
 fn a_format_alone_is_the_rule_and_with_tools_one_of_two() {
     let format = ResponseFormat::JsonSchema { name: None, schema: json!({"type": "array"}), strict: None };
-    let document =
-        Rule::Json { schema: json!({"type": "array"}), at: "response_format.json_schema.schema".into() };
+    let document = Rule::Json {
+        schema: json!({"type": "array"}),
+        at: "response_format.json_schema.schema".into(),
+        exact: true,
+    };
     let tools = tools();
     let asked = Ask { format: &format, ..ask(HELD, &[]) };
     assert_eq!(named("hermes").rule(&asked), Some(document.clone()));
