@@ -14,6 +14,7 @@ mod json;
 pub mod openai;
 mod places;
 mod request;
+pub mod rerank;
 pub mod workers_ai;
 
 pub use answer::{Answer, Choice, cut_short};

@@ -1,4 +1,4 @@
-//! Workers AI's dialect: native text generation and embeddings, the catalog, envelopes and error codes.
+//! Workers AI's dialect: native text generation, embeddings and rerank, the catalog, envelopes and error codes.
 //!
 //! Its OpenAI-compatible routes (`/ai/v1/*`) speak [`crate::openai`], except that their errors carry both shapes.
 
@@ -8,6 +8,7 @@ pub mod embeddings;
 pub mod error;
 pub mod generated;
 pub mod generation;
+pub mod rerank;
 
 use crate::fields::Object;
 use crate::openai::to_json;
