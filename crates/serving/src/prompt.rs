@@ -4,6 +4,7 @@
 //! What would change the answer and is not built yet is refused here and never ignored. Does not talk to the
 //! engine.
 
+mod calls;
 mod conversation;
 mod history;
 
@@ -116,8 +117,14 @@ fn chat(
     now: u64,
 ) -> Result<Made, Error> {
     let template = model.template.map_err(|why| Error::invalid("messages", why))?;
-    let conversation = conversation::conversation(request, messages, template, model.family, now)?;
+    let mut conversation = conversation::conversation(request, messages, template, model.family, now)?;
     let mut rendered = template.render(&conversation);
+    if matches!(rendered, Err(TemplateError::Raised(_) | TemplateError::Failed(_)))
+        && let Some(other) = calls::with_texts(&conversation)
+    {
+        conversation = other;
+        rendered = template.render(&conversation);
+    }
     // The system message that tells the tools may be one that the template takes no other of.
     let ours = matches!(rendered, Err(TemplateError::Raised(_)))
         && messages.first().is_some_and(|first| !matches!(first.role, Role::System | Role::Developer));

@@ -11,7 +11,7 @@ use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// States of the lexer that an answer starts with at most. Each takes one to two KiB, which each answer copies.
-const MOST_STATES: usize = 1000;
+const MOST_STATES: usize = 256;
 
 /// A rule, ready to constrain answers.
 pub(crate) struct Compiled {

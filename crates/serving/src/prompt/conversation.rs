@@ -10,6 +10,7 @@ use protocol::{
     Content, Error, ErrorKind, GenerateRequest, Message, Part, ReasoningEffort, Role, Tool, ToolCall,
 };
 use serde_json::{Map, Value as Json};
+use std::collections::HashMap;
 
 /// The conversation as templates know it.
 pub(super) fn conversation(
@@ -52,9 +53,18 @@ pub(super) fn conversation(
         }
     }
     let known = family.knows_tools() && template.mentions("tools");
-    let tools = (known && !request.tools.is_empty()).then(|| request.tools.iter().map(tool).collect());
+    let tools: Option<Vec<Json>> =
+        (known && !request.tools.is_empty()).then(|| request.tools.iter().map(tool).collect());
+    // SmolLM3's name for them, and the functions alone.
+    if let Some(tools) = &tools
+        && template.takes("xml_tools")
+    {
+        let functions = tools.iter().map(|tool| tool["function"].clone()).collect::<Json>();
+        variables.entry("xml_tools").or_insert(functions);
+    }
     let messages = if known && template.mentions("tool_calls") {
-        messages.iter().map(|said| message(said, template)).collect()
+        let suited = super::calls::suited(messages, template, family);
+        suited.iter().map(|said| message(said, template)).collect()
     } else {
         let told = fallback(messages, if known { &[] } else { &request.tools }, family);
         told.iter().map(|said| message(said, template)).collect()
@@ -127,14 +137,15 @@ fn thought_key(template: &ChatTemplate) -> &'static str {
 /// The conversation in words that a template without tools renders.
 fn fallback(messages: &[Message], tools: &[Tool], family: &Family) -> Vec<Message> {
     let mut told: Vec<Message> = Vec::with_capacity(messages.len() + 1);
-    let mut calls: Vec<&ToolCall> = Vec::new();
+    // Names of calls by id, the newest call of an id.
+    let mut names: HashMap<&str, &str> = HashMap::new();
     let mut results = false;
     for message in messages {
         let follows = std::mem::replace(&mut results, message.role == Role::Tool);
         match message.role {
             Role::Tool => {
-                let call = calls.iter().find(|call| message.tool_call_id.as_ref() == Some(&call.id));
-                let name = message.name.as_deref().or(call.map(|call| call.name.as_str()));
+                let of_call = message.tool_call_id.as_deref().and_then(|id| names.get(id).copied());
+                let name = message.name.as_deref().or(of_call);
                 let text = family.result_text(name, &message.content.joined_text());
                 match told.last_mut() {
                     // Results of one turn are one message: many templates want the roles to alternate.
@@ -143,7 +154,7 @@ fn fallback(messages: &[Message], tools: &[Tool], family: &Family) -> Vec<Messag
                 }
             }
             Role::Assistant if !message.tool_calls.is_empty() => {
-                calls.extend(&message.tool_calls);
+                names.extend(message.tool_calls.iter().map(|call| (call.id.as_str(), call.name.as_str())));
                 let mut content = message.content.joined_text();
                 if !content.is_empty() {
                     content.push('\n');
@@ -246,6 +257,16 @@ mod tests {
         assert_eq!(made["content"], Json::Null);
         assert_eq!(made["tool_calls"][0]["function"]["arguments"].to_string(), "{\"b\":1,\"a\":[2]}");
         assert_eq!(made["tool_calls"][1]["function"]["arguments"], Json::Object(Map::new()));
+    }
+
+    #[test]
+    fn tools_go_under_the_name_that_the_template_has_for_them() {
+        let source = "{% if xml_tools %}<tool_call>{{ xml_tools }}{% endif %}<think>";
+        let tool = Tool { name: "f".into(), description: None, parameters: None, strict: None };
+        let request = GenerateRequest { tools: vec![tool], ..GenerateRequest::default() };
+        let family = crate::tools::family(Some(source), &tokenizer());
+        let made = conversation(&request, &[], &template(source), family, 0).unwrap();
+        assert_eq!(made.variables["xml_tools"][0]["name"], "f");
     }
 
     #[test]

@@ -14,7 +14,7 @@ pub(super) enum Form {
     /// Each call an object and nothing around it; `parameters` holds the arguments.
     Bare { between: &'static str },
     /// A marker, then a JSON array of objects.
-    List { open: &'static str },
+    List { open: &'static str, bracket: &'static str },
     /// The name in plain characters, then the arguments, between markers.
     Named(&'static Named),
     /// `[f(a=1), g()]`.
@@ -137,7 +137,9 @@ impl Form {
         match self {
             Self::Tagged { .. } | Self::Parameters => around(vec![], text("\n"), vec![]),
             Self::Bare { between } => around(vec![], text(between), vec![]),
-            Self::List { open } => around(vec![marker(open), text(" [")], text(", "), vec![text("]")]),
+            Self::List { open, bracket } => {
+                around(vec![marker(open), text(bracket)], text(", "), vec![text("]")])
+            }
             Self::Named(named) => {
                 around(vec![marker(named.section)], text(named.between), vec![marker(named.end)])
             }

@@ -71,6 +71,13 @@ impl Model<'_> {
         uses_variable(self.template, "tools") || uses_variable(self.template, "xml_tools")
     }
 
+    /// Whether calls are objects in `<tool_call>`. GLM, MiniMax and Apriel have that word too, around other forms
+    /// or in them.
+    fn is_hermes(&self) -> bool {
+        let other = ["<arg_key>", "<invoke", "<tool_calls>"].iter().any(|mark| self.says(mark));
+        self.says("<tool_call>") && !other && self.tools()
+    }
+
     fn thinks(&self) -> bool {
         self.says("<think>") || (self.has)("<think>")
     }
@@ -168,7 +175,13 @@ pub(super) static FAMILIES: &[Family] = &[
     },
     Family {
         name: "qwen3-coder",
-        recognise: |model| model.says("<function=") && model.says("<parameter=") && model.tools(),
+        // Others have the same tags in markers of their own.
+        recognise: |model| {
+            model.says("<tool_call>")
+                && model.says("<function=")
+                && model.says("<parameter=")
+                && model.tools()
+        },
         tools: true,
         form: Form::Parameters,
         openers: &[
@@ -180,12 +193,9 @@ pub(super) static FAMILIES: &[Family] = &[
         fences: false,
         think: Some(THINK),
     },
-    // `<arg_key>` is GLM's: the same marker around another form.
     Family {
         name: "hermes-thinking",
-        recognise: |model| {
-            model.says("<tool_call>") && !model.says("<arg_key>") && model.thinks() && model.tools()
-        },
+        recognise: |model| model.is_hermes() && model.thinks(),
         tools: true,
         form: HERMES,
         openers: &[TOOL_CALL, TOOLS],
@@ -196,7 +206,7 @@ pub(super) static FAMILIES: &[Family] = &[
     },
     Family {
         name: "hermes",
-        recognise: |model| model.says("<tool_call>") && !model.says("<arg_key>") && model.tools(),
+        recognise: |model| model.is_hermes(),
         tools: true,
         form: HERMES,
         openers: &[TOOL_CALL, TOOLS],
@@ -239,7 +249,7 @@ pub(super) static FAMILIES: &[Family] = &[
         name: "llama-3",
         recognise: |model| {
             (model.says("<|python_tag|>") || model.says("<|start_header_id|>"))
-                && model.says("parameters")
+                && (model.says("\"parameters\":") || model.says("\\\"parameters\\\":"))
                 && model.tools()
         },
         tools: true,
@@ -261,11 +271,23 @@ pub(super) static FAMILIES: &[Family] = &[
         fences: false,
         think: Some(Think { open: "[THINK]", close: "[/THINK]", ends_at_calls: false }),
     },
+    // The tokenizer of Nemo and after puts no space behind control tokens.
+    Family {
+        name: "mistral-nemo",
+        recognise: |model| model.says("[TOOL_CALLS][") && model.tools(),
+        tools: true,
+        form: Form::List { open: "[TOOL_CALLS]", bracket: "[" },
+        openers: &[Opener { text: "[TOOL_CALLS]", body: Body::Named(&MISTRAL_READ), close: "", own: true }],
+        single: false,
+        bare: Bare::No,
+        fences: true,
+        think: None,
+    },
     Family {
         name: "mistral",
         recognise: |model| model.says("[TOOL_CALLS]") && model.tools(),
         tools: true,
-        form: Form::List { open: "[TOOL_CALLS]" },
+        form: Form::List { open: "[TOOL_CALLS]", bracket: " [" },
         openers: &[Opener { text: "[TOOL_CALLS]", body: Body::Named(&MISTRAL_READ), close: "", own: true }],
         single: false,
         bare: Bare::No,
@@ -342,6 +364,11 @@ impl Family {
     /// Whether the template itself renders tools; otherwise the texts of [`super::prompt`] go into the prompt.
     pub fn knows_tools(&self) -> bool {
         self.tools
+    }
+
+    /// Whether its templates take one call a message.
+    pub fn calls_one_by_one(&self) -> bool {
+        self.single
     }
 
     /// Whether an answer to this prompt begins with a think block. `tail` is the end of the rendered prompt.

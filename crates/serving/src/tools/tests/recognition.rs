@@ -21,6 +21,16 @@ fn families_are_told_from_templates() {
         ("llama-4", "{% if tools %}<|header_start|>[func_name1(a)]{% endif %}"),
         ("pythonic", "{% if tools %}<start_of_turn>[func_name1(a)]{% endif %}"),
         ("mistral", "{% if tools is not none %}[AVAILABLE_TOOLS][TOOL_CALLS] [{% endif %}"),
+        ("mistral-nemo", "{% if tools is not none %}[AVAILABLE_TOOLS]{{ '[TOOL_CALLS][' }}{% endif %}"),
+        // Words of these families in the forms of others.
+        ("plain", "{% if tools %}<my:tool_call><function=x><parameter=y>{% endif %}"),
+        ("plain", "{% if tools %}]<tool_call><invoke name=x>{% endif %}"),
+        ("plain", "{% if tools %}in <tool_call></tool_call>{% endif %}<tool_calls>[{}]"),
+        ("plain", "{% if tools %}<|start_header_id|><function=f>{parameters}{% endif %}"),
+        (
+            "llama-3",
+            "{% if tools %}{{ \"<|start_header_id|>{\\\"name\\\": x, \\\"parameters\\\": y}\" }}{% endif %}",
+        ),
         ("mistral-named", "{% if tools %}[TOOL_CALLS]x[ARGS]y{% endif %}"),
         ("gemma", "<start_of_turn>user"),
         ("deepseek-v3", "{% if tools %}<｜tool▁calls▁begin｜>```json{% endif %}"),
