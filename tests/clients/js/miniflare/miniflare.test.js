@@ -1,0 +1,70 @@
+// An unmodified Worker in Miniflare (workerd): the real `env.AI`, whose calls come here.
+import assert from "node:assert/strict";
+import { after, before, test } from "node:test";
+import { Miniflare } from "miniflare";
+import { AGENT, CHAT, EMBED, LOOP_END, start } from "../server.js";
+
+const WORKER = `
+export default {
+  async fetch(request, env) {
+    const { model, inputs, options } = await request.json();
+    try {
+      const result = await env.AI.run(model, inputs, options);
+      if (result instanceof ReadableStream) return new Response(result, { headers: { "x-kind": "stream" } });
+      return Response.json({ result, id: env.AI.lastRequestId ?? null });
+    } catch (error) {
+      return Response.json({ error: { name: error.name, message: error.message } }, { status: 500 });
+    }
+  },
+};`;
+const messages = [{ role: "user", content: "What is the weather in Paris?" }];
+const tools = [{ name: "get_weather", description: "Weather", parameters: { type: "object" } }];
+let server, worker, run;
+
+before(async () => {
+  server = await start(CHAT, EMBED, AGENT);
+  worker = new Miniflare({
+    modules: true, script: WORKER, compatibilityDate: "2026-01-01",
+    ai: { binding: "AI", remoteProxyConnectionString: new URL(`${server.base}/`) },
+  });
+  await worker.ready;
+  run = (model, inputs, options) => worker.dispatchFetch("http://worker.test/", { method: "POST", body: JSON.stringify({ model, inputs, options }) });
+});
+after(async () => {
+  await worker.dispose();
+  await server.stop();
+});
+
+test("env.AI.run answers with a value", async () => {
+  const { result, id } = await (await run(CHAT, { prompt: "Say hello.", max_tokens: 8, temperature: 0 })).json();
+  assert.equal(typeof result.response, "string");
+  assert.ok(result.usage.completion_tokens > 0 && id);
+});
+
+test("env.AI.run streams", async () => {
+  const response = await run(CHAT, { prompt: "Say hello.", max_tokens: 8, stream: true });
+  assert.equal(response.headers.get("x-kind"), "stream");
+  assert.ok((await response.text()).endsWith("data: [DONE]\n\n"));
+});
+
+test("a tool loop goes round", async () => {
+  const { result } = await (await run(AGENT, { messages, tools }, { extraHeaders: { "x-session-affinity": "ses_4" } })).json();
+  const [call] = result.tool_calls;
+  const history = [...messages, { role: "assistant", content: result.response ?? "", tool_calls: result.tool_calls },
+    { role: "tool", name: "get_weather", tool_call_id: call.id, content: "18 degrees" }];
+  const again = await (await run(AGENT, { messages: history, tools })).json();
+  assert.equal(again.result.response, LOOP_END);
+  assert.ok(again.result.usage.prompt_tokens_details.cached_tokens > 0);
+});
+
+test("embeddings", async () => {
+  const { result } = await (await run(EMBED, { text: ["one", "two"] })).json();
+  assert.deepEqual(result.shape, [2, 384]);
+});
+
+test("errors are thrown by the binding with their code", async () => {
+  const unknown = await (await run("@cf/no/such-model", { prompt: "x" })).json();
+  // The binding's own class takes its name from the answer.
+  assert.equal(unknown.error.name, "AiError");
+  assert.match(unknown.error.message, /^5007: /);
+});
