@@ -82,8 +82,22 @@ impl Sampler {
         if greedy && constraint.is_none() && is_plain(sampling) {
             return argmax(logits).map_or(Choice::Invalid, Choice::Token);
         }
-        if argmax(logits).is_none() {
+        if !logits.iter().any(|logit| *logit > f32::NEG_INFINITY) {
             return Choice::Invalid;
+        }
+        let constrained = constraint.is_some();
+        if let Some(constraint) = constraint {
+            self.mask.clear();
+            match constraint.mask(&mut self.mask) {
+                Standing::Open => {}
+                Standing::Ended => return Choice::Nothing,
+                Standing::Failed => return Choice::Stuck,
+            }
+            // Nothing but the best of what is allowed is of interest.
+            if greedy && is_plain(sampling) {
+                let best = argmax_allowed(logits, self.mask.words_mut());
+                return best.map_or(Choice::Stuck, Choice::Token);
+            }
         }
         self.work.clear();
         self.work.extend(logits.iter().map(|l| if l.is_nan() { f32::NEG_INFINITY } else { *l }));
@@ -93,14 +107,8 @@ impl Sampler {
                 *logit = if bias <= BAN { f32::NEG_INFINITY } else { *logit + bias };
             }
         }
-        let constrained = constraint.is_some();
-        if let Some(constraint) = constraint {
-            self.mask.clear();
-            match constraint.mask(&mut self.mask) {
-                Standing::Open => forbid(&mut self.work, self.mask.words_mut()),
-                Standing::Ended => return Choice::Nothing,
-                Standing::Failed => return Choice::Stuck,
-            }
+        if constrained {
+            forbid(&mut self.work, self.mask.words_mut());
         }
         let Some(best) = argmax(&self.work) else {
             return if constrained { Choice::Stuck } else { Choice::Nothing };
@@ -226,13 +234,53 @@ fn is_plain(sampling: &Sampling) -> bool {
 
 /// The lowest id of the largest logit; `None` if no logit is above minus infinity.
 fn argmax(logits: &[f32]) -> Option<u32> {
+    let max = most(logits);
+    if max == f32::NEG_INFINITY {
+        return None;
+    }
+    // A look at a whole chunk vectorises, a search that may end at each logit does not.
+    let has = |chunk: &[f32]| chunk.iter().fold(false, |found, logit| found | (*logit == max));
+    let (chunk, first) = logits.chunks(64).zip((0u32..).step_by(64)).find(|(chunk, _)| has(chunk))?;
+    chunk.iter().zip(first..).find(|(logit, _)| **logit == max).map(|(_, id)| id)
+}
+
+/// The same among the tokens in the mask.
+fn argmax_allowed(logits: &[f32], allowed: &[u64]) -> Option<u32> {
     let mut best = (f32::NEG_INFINITY, None);
-    for (logit, id) in logits.iter().zip(0u32..) {
-        if *logit > best.0 {
-            best = (*logit, Some(id));
+    for ((chunk, word), first) in logits.chunks(64).zip(allowed).zip((0u32..).step_by(64)) {
+        if *word == u64::MAX {
+            if most(chunk) > best.0
+                && let Some(at) = argmax(chunk)
+            {
+                best = (chunk[at as usize], Some(first + at));
+            }
+            continue;
+        }
+        let mut left = *word;
+        while left != 0 {
+            let at = left.trailing_zeros();
+            left &= left - 1;
+            if let Some(logit) = chunk.get(at as usize).filter(|logit| **logit > best.0) {
+                best = (*logit, Some(first + at));
+            }
         }
     }
     best.1
+}
+
+/// The largest logit; a NaN is none.
+fn most(logits: &[f32]) -> f32 {
+    const LANES: usize = 16;
+    let larger = |a: f32, b: f32| if b > a { b } else { a };
+    let mut lanes = [f32::NEG_INFINITY; LANES];
+    let chunks = logits.chunks_exact(LANES);
+    let rest = chunks.remainder();
+    for chunk in chunks {
+        for (lane, logit) in lanes.iter_mut().zip(chunk) {
+            *lane = larger(*lane, *logit);
+        }
+    }
+    lanes.iter().chain(rest).fold(f32::NEG_INFINITY, |most, logit| larger(most, *logit))
 }
 
 /// Rules out all tokens that are not in the mask.
@@ -591,6 +639,26 @@ mod tests {
                     sampler.choose(&[5.0, 1.0, 2.0], sampling, NO_HISTORY, Some(&mut Always(standing)), 0.5);
                 assert_eq!(choice, expected, "{standing:?} {sampling:?}");
             }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn the_best_is_the_first_of_the_largest_with_and_without_a_mask(
+            logits in prop::collection::vec(logit(), 0..300),
+            words in prop::collection::vec(prop_oneof![Just(0), Just(u64::MAX), any::<u64>(), Just(1 << 63)], 5),
+        ) {
+            let naive = |allowed: &dyn Fn(usize) -> bool| {
+                let mut best: Option<usize> = None;
+                for (i, logit) in logits.iter().enumerate().filter(|(i, _)| allowed(*i)) {
+                    if *logit > best.map_or(f32::NEG_INFINITY, |best| logits[best]) {
+                        best = Some(i);
+                    }
+                }
+                best.map(|best| best as u32)
+            };
+            prop_assert_eq!(argmax(&logits), naive(&|_| true));
+            prop_assert_eq!(argmax_allowed(&logits, &words), naive(&|i| words[i / 64] >> (i % 64) & 1 == 1));
         }
     }
 
