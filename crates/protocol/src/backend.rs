@@ -46,7 +46,7 @@ pub struct ModelInfo {
     pub context: u32,
     /// Width of its vectors, for embedding models.
     pub dimensions: Option<u32>,
-    /// Whether its chat template knows tools.
+    /// Whether tools can be offered to it and its calls are told apart, in whatever form.
     pub tools: bool,
     /// What it costs, where a price is set.
     pub price: Option<Price>,

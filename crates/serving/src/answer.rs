@@ -3,8 +3,8 @@
 //! Runs wherever the answer is read, not on the engine's thread. Invariant: per choice, the deltas' text is the
 //! answer's text up to its first stop text; exactly one `Finish` per choice, one `Usage` and nothing after
 //! it, or one error and nothing after it. Tokens past a stop text are neither shown nor counted. Why an answer
-//! ended follows from its tokens alone: cut inside a call, `length`; else any call, `tool_calls`; else what
-//! ended it.
+//! ended follows from its tokens alone: cut by a limit inside a call, `length`; else any call, `tool_calls`;
+//! else what ended it.
 
 mod choice;
 
@@ -167,23 +167,21 @@ impl Answer {
         }
         match choice.finish(&mut self.ready) {
             (_, Fed::Stopped(stop)) => self.end(index, FinishReason::Stop, Some(stop)),
-            (ended, Fed::On) if ended.open => self.cut(index),
+            // A model that ends by itself inside a call was not cut: what it said came back as text.
+            (ended, Fed::On) if ended.open && reason == FinishReason::Length => {
+                self.close_choice(index, reason, None);
+            }
             (_, Fed::On) => self.end(index, reason, None),
         }
     }
 
-    /// An answer ends at a stop text or where the engine ended it, outside of any call.
+    /// An answer ends at a stop text or where the engine ended it, and not cut inside a call.
     fn end(&mut self, index: u32, reason: FinishReason, stop_text: Option<String>) {
         if self.choices[index as usize].calls > 0 {
             self.close_choice(index, FinishReason::ToolCalls, None);
         } else {
             self.close_choice(index, reason, stop_text);
         }
-    }
-
-    /// An answer ends inside a call.
-    fn cut(&mut self, index: u32) {
-        self.close_choice(index, FinishReason::Length, None);
     }
 
     fn close_choice(&mut self, index: u32, reason: FinishReason, stop_text: Option<String>) {

@@ -321,7 +321,8 @@ impl Local {
                 Err("this model has no chat template; use /v1/completions with a whole prompt".to_owned())
             }
         };
-        let knows_tools = template.as_ref().is_ok_and(|template| template.mentions("tools"));
+        // Where the template knows no tools, the family's prompt tells them.
+        let takes_tools = template.is_ok();
         let ends = tokenizer.end_tokens().iter().chain(&defaults.end_tokens).copied();
         let mut stop_tokens: Vec<u32> = ends.filter(|id| *id < vocab).collect();
         stop_tokens.sort_unstable();
@@ -356,7 +357,7 @@ impl Local {
             salts: std::hash::RandomState::new(),
             cues,
         };
-        self.publish(source, Model::Text(Arc::new(model)), metrics, knows_tools);
+        self.publish(source, Model::Text(Arc::new(model)), metrics, takes_tools);
         Ok(())
     }
 

@@ -39,7 +39,7 @@ use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokenizer::{Piece, Specials, Tokenizer, TooLong};
-use whole::{Splice, Whole};
+use whole::{Said, Splice, Whole};
 
 /// What an entry costs beside its text and ids.
 const OVERHEAD: usize = 256;
@@ -133,7 +133,9 @@ impl TurnMemory {
         shown: &Arc<[u32]>,
         ids: &[u32],
     ) {
-        self.whole().remember(tokenizer, namespace, prompt, shown, ids);
+        // Long answers take a while to read, and others ask the store meanwhile.
+        let said = Said::new(tokenizer, shown, ids);
+        self.whole().remember(namespace, prompt, said);
     }
 
     /// Remembers that after a prompt the answer `text` was said in `ids`; the ids may go on past the text.

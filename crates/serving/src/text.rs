@@ -42,6 +42,10 @@ pub(crate) struct TextModel {
     pub cues: Option<Arc<Cues>>,
 }
 
+/// Deltas that wait for a slow reader where each holds many log-probabilities, written out: two KiB a token. Where they
+/// do not, a delta is about as large as the event it is made of, and all of an answer's may wait.
+const AHEAD: usize = 4096;
+
 /// A request on its way, and what its answer needs.
 struct Prepared {
     request: engine::Request,
@@ -175,7 +179,8 @@ impl TextModel {
             first_of_prompt,
         });
         // Stop texts end an answer early, which must not wait for a slow reader.
-        Ok(if request.stop.is_empty() { answer.boxed() } else { read_ahead(answer) })
+        let deltas = if request.logprobs.is_some() { AHEAD } else { events };
+        Ok(if request.stop.is_empty() { answer.boxed() } else { read_ahead(answer, deltas) })
     }
 
     fn prepare(&self, id: RequestId, request: &GenerateRequest) -> Result<Prepared, Error> {
@@ -257,10 +262,9 @@ async fn accept(ticket: &mut Ticket, answer: oneshot::Receiver<Result<(), Error>
     answer
 }
 
-/// Reads an answer in a task of its own, which ends when the reader is gone.
-fn read_ahead(mut answer: Answer) -> DeltaStream {
-    // As long as the answer at most, which `max_tokens` bounds.
-    let (out, received) = mpsc::unbounded_channel();
+/// Reads an answer in a task of its own, at most so many deltas ahead. The task ends when the reader is gone.
+fn read_ahead(mut answer: Answer, deltas: usize) -> DeltaStream {
+    let (out, received) = mpsc::channel(deltas);
     tokio::spawn(async move {
         loop {
             let delta = tokio::select! {
@@ -269,7 +273,7 @@ fn read_ahead(mut answer: Answer) -> DeltaStream {
                 delta = answer.next() => delta,
             };
             let Some(delta) = delta else { return };
-            if out.send(delta).is_err() {
+            if out.send(delta).await.is_err() {
                 return;
             }
         }

@@ -278,6 +278,7 @@ async fn what_cannot_be_enforced_is_refused_by_its_place() {
 #[tokio::test(flavor = "multi_thread")]
 async fn templates_without_tools_are_told_of_them_in_words() {
     let world = replay("chatml.jinja", &[CALL, "It is there."]);
+    assert!(world.local.models()[0].tools, "calls work, and callers are told so");
     let (answer, deltas) = gather(&*world.local, with_tool(chat(HI))).await.unwrap();
     let calls = answer.choices[0].tool_calls.clone();
     assert_eq!(calls.len(), 1, "{deltas:?}");

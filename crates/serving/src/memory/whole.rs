@@ -26,6 +26,7 @@ use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
 use std::ops::Range;
+use std::sync::Arc;
 use tokenizer::Tokenizer;
 
 /// Bytes of a prompt's end that are kept.
@@ -71,8 +72,8 @@ struct Entry {
     used: u64,
 }
 
-#[derive(Clone)]
-struct Said {
+/// An answer.
+pub(super) struct Said {
     ids: Box<[u32]>,
     /// Per id: where its text ends in the answer's, and whether it is a control token.
     ends: Box<[(u32, bool)]>,
@@ -80,6 +81,22 @@ struct Said {
 }
 
 impl Said {
+    /// What was said in `ids`, of which those of `shown` are marks; up to the first other control token.
+    pub fn new(tokenizer: &Tokenizer, shown: &Arc<[u32]>, ids: &[u32]) -> Self {
+        let mut detokenizer = tokenizer.detokenizer_showing(Arc::clone(shown));
+        let (mut text, mut ends) = (String::new(), Vec::with_capacity(ids.len()));
+        for id in ids {
+            let control = tokenizer.is_control(*id);
+            if control && !shown.contains(id) {
+                break;
+            }
+            text.push_str(detokenizer.push(*id));
+            let Ok(end) = u32::try_from(text.len()) else { break };
+            ends.push((end, control));
+        }
+        Self { ids: ids[..ends.len()].into(), ends: ends.into(), text: text.into() }
+    }
+
     fn cost(&self) -> usize {
         self.text.len() + 12 * self.ids.len()
     }
@@ -109,27 +126,8 @@ impl Whole {
         RenderedPrompt { hash, end: end.into() }
     }
 
-    /// Remembers that after a prompt an answer was said in `ids`, of which those of `shown` are marks.
-    pub fn remember(
-        &mut self,
-        tokenizer: &Tokenizer,
-        namespace: Namespace,
-        prompt: &RenderedPrompt,
-        shown: &std::sync::Arc<[u32]>,
-        ids: &[u32],
-    ) {
-        let mut detokenizer = tokenizer.detokenizer_showing(std::sync::Arc::clone(shown));
-        let (mut text, mut ends) = (String::new(), Vec::with_capacity(ids.len()));
-        for id in ids {
-            let control = tokenizer.is_control(*id);
-            if control && !shown.contains(id) {
-                break;
-            }
-            text.push_str(detokenizer.push(*id));
-            let Ok(end) = u32::try_from(text.len()) else { break };
-            ends.push((end, control));
-        }
-        let said = Said { ids: ids[..ends.len()].into(), ends: ends.into(), text: text.into() };
+    /// Remembers what was said after a prompt.
+    pub fn remember(&mut self, namespace: Namespace, prompt: &RenderedPrompt, said: Said) {
         if prompt.end.is_empty() || said.text.is_empty() || OVERHEAD + said.cost() > self.limit {
             return;
         }

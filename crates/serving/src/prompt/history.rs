@@ -13,18 +13,17 @@
 
 use protocol::{Error, Message, Role, ToolCall};
 use serde_json::{Map, Value as Json};
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet, VecDeque};
 
 /// Checks the calls and results of a conversation.
 pub(super) fn check(messages: &[Message]) -> Result<(), Error> {
     let mut known: HashSet<&str> = HashSet::new();
-    // Calls without a result yet, with the places of message and call.
-    let mut open: Vec<(usize, usize, &ToolCall)> = Vec::new();
+    let mut open = Open::default();
     for (i, message) in messages.iter().enumerate() {
         match message.role {
             Role::User | Role::Assistant => {
-                answered(&open)?;
-                open.clear();
+                open.answered()?;
+                open = Open::default();
                 for (j, call) in message.tool_calls.iter().enumerate() {
                     arguments(call).map_err(|why| {
                         let at = format!("messages[{i}].tool_calls[{j}].function.arguments");
@@ -32,44 +31,89 @@ pub(super) fn check(messages: &[Message]) -> Result<(), Error> {
                         Error::invalid(at, message)
                     })?;
                     known.insert(&call.id);
-                    open.push((i, j, call));
+                    open.add((i, j), call);
                 }
             }
-            Role::Tool => {
-                let place = match &message.tool_call_id {
-                    Some(id) => {
-                        if !known.contains(id.as_str()) {
-                            let why =
-                                format!("no earlier assistant message has a tool call with the id {id:?}");
-                            return Err(Error::invalid(format!("messages[{i}].tool_call_id"), why));
-                        }
-                        open.iter().position(|(_, _, call)| call.id == *id)
-                    }
-                    None => {
-                        let named = |(_, _, call): &(usize, usize, &ToolCall)| {
-                            message.name.as_ref().is_none_or(|name| call.name == *name)
-                        };
-                        open.iter().position(named).or((!open.is_empty()).then_some(0))
-                    }
-                };
-                if let Some(place) = place {
-                    open.remove(place);
+            Role::Tool => match &message.tool_call_id {
+                Some(id) if !known.contains(id.as_str()) => {
+                    let why = format!("no earlier assistant message has a tool call with the id {id:?}");
+                    return Err(Error::invalid(format!("messages[{i}].tool_call_id"), why));
                 }
-            }
+                Some(id) => open.answer_id(id),
+                None => open.answer_name(message.name.as_deref()),
+            },
             Role::System | Role::Developer => {}
         }
     }
-    answered(&open)
+    open.answered()
 }
 
-fn answered(open: &[(usize, usize, &ToolCall)]) -> Result<(), Error> {
-    let Some((i, j, call)) = open.first() else { return Ok(()) };
-    let why = format!(
-        "the tool call {:?} ({}) has no answer: a message of role 'tool' with its id must follow before the \
-         conversation goes on",
-        call.id, call.name
-    );
-    Err(Error::invalid(format!("messages[{i}].tool_calls[{j}].id"), why))
+/// The calls of one message, and which of them have a result. Each look-up is one step, however many calls there are:
+/// a request may hold a hundred thousand.
+#[derive(Default)]
+struct Open<'a> {
+    /// With the places of message and call, in order.
+    calls: Vec<((usize, usize), &'a ToolCall)>,
+    done: Vec<bool>,
+    /// Calls before this one are done.
+    first: usize,
+    /// Calls of an id, and of a name, in order; those that are done may still be among them.
+    by_id: HashMap<&'a str, VecDeque<usize>>,
+    by_name: HashMap<&'a str, VecDeque<usize>>,
+}
+
+impl<'a> Open<'a> {
+    fn add(&mut self, place: (usize, usize), call: &'a ToolCall) {
+        let at = self.calls.len();
+        self.by_id.entry(&call.id).or_default().push_back(at);
+        self.by_name.entry(&call.name).or_default().push_back(at);
+        self.calls.push((place, call));
+        self.done.push(false);
+    }
+
+    /// The first open call with this id has its result, if there is one.
+    fn answer_id(&mut self, id: &str) {
+        self.done_first(|open| open.by_id.get_mut(id)?.pop_front());
+    }
+
+    /// The first open call of this name has its result; where there is none, the first open call.
+    fn answer_name(&mut self, name: Option<&str>) {
+        if name.is_none_or(|name| !self.done_first(|open| open.by_name.get_mut(name)?.pop_front()))
+            && let Some(first) = self.skip_done()
+        {
+            self.done[first] = true;
+        }
+    }
+
+    /// Marks the first open call that `next` gives. Gives whether there was one.
+    fn done_first(&mut self, mut next: impl FnMut(&mut Self) -> Option<usize>) -> bool {
+        while let Some(at) = next(self) {
+            if !std::mem::replace(&mut self.done[at], true) {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// The first call without a result.
+    fn skip_done(&mut self) -> Option<usize> {
+        while self.done.get(self.first).is_some_and(|done| *done) {
+            self.first += 1;
+        }
+        (self.first < self.calls.len()).then_some(self.first)
+    }
+
+    /// Refuses calls without a result.
+    fn answered(&mut self) -> Result<(), Error> {
+        let Some(first) = self.skip_done() else { return Ok(()) };
+        let ((i, j), call) = self.calls[first];
+        let why = format!(
+            "the tool call {:?} ({}) has no answer: a message of role 'tool' with its id must follow before the \
+             conversation goes on",
+            call.id, call.name
+        );
+        Err(Error::invalid(format!("messages[{i}].tool_calls[{j}].id"), why))
+    }
 }
 
 /// A call's arguments as an object.
@@ -135,5 +179,61 @@ mod tests {
             messages.extend(next);
             assert_eq!(fault(&messages).as_deref(), Some("messages[1].tool_calls[1].id"));
         }
+    }
+
+    /// As it was first written: one look at all open calls for each result.
+    fn naive(messages: &[Message]) -> Option<(usize, usize)> {
+        let mut open: Vec<(usize, usize, &ToolCall)> = Vec::new();
+        for (i, message) in messages.iter().enumerate() {
+            if message.role == Role::Tool {
+                let place = match (&message.tool_call_id, &message.name) {
+                    (Some(id), _) => open.iter().position(|(_, _, call)| call.id == *id),
+                    (None, name) => open
+                        .iter()
+                        .position(|(_, _, call)| name.as_ref().is_none_or(|name| call.name == *name))
+                        .or((!open.is_empty()).then_some(0)),
+                };
+                place.map(|place| open.remove(place));
+                continue;
+            }
+            if let Some((i, j, _)) = open.first() {
+                return Some((*i, *j));
+            }
+            open = message.tool_calls.iter().enumerate().map(|(j, call)| (i, j, call)).collect();
+        }
+        open.first().map(|(i, j, _)| (*i, *j))
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn results_find_the_calls_that_a_naive_search_finds(
+            turns in proptest::collection::vec((proptest::collection::vec((0u8..3, 0u8..3), 0..5),
+                proptest::collection::vec((0u8..2, 0u8..3), 0..6)), 1..4),
+        ) {
+            let mut messages = Vec::new();
+            let mut known: HashSet<u8> = HashSet::new();
+            for (made, results) in turns {
+                known.extend(made.iter().map(|(id, _)| *id));
+                let call = |(id, name): &(u8, u8)| ToolCall { name: name.to_string(), ..call(&id.to_string(), "{}") };
+                messages.push(calls(made.iter().map(call).collect()));
+                for (how, which) in results {
+                    let named = Message { name: (which > 0).then(|| which.to_string()), ..result(None) };
+                    let by_id = how == 0 && known.contains(&which);
+                    messages.push(if by_id { result(Some(&which.to_string())) } else { named });
+                }
+            }
+            let expected = naive(&messages).map(|(i, j)| format!("messages[{i}].tool_calls[{j}].id"));
+            proptest::prop_assert_eq!(fault(&messages), expected);
+        }
+    }
+
+    /// A quadratic look at these would take minutes.
+    #[test]
+    fn very_many_calls_answered_backwards_pass() {
+        let many = 200_000;
+        let made = (0..many).map(|i| call(&format!("call_{i:030}"), "{}")).collect();
+        let mut messages = vec![Message::text(Role::User, "x"), calls(made)];
+        messages.extend((0..many).rev().map(|i| result(Some(&format!("call_{i:030}")))));
+        assert_eq!(fault(&messages), None);
     }
 }
