@@ -51,6 +51,13 @@ impl Cache {
         self.shrink();
     }
 
+    /// Drops what a rule gave.
+    pub fn forget(&mut self, rule: &Rule) {
+        if let Some(entry) = self.entries.remove(rule) {
+            self.bytes -= entry.bytes;
+        }
+    }
+
     fn shrink(&mut self) {
         while self.entries.len() > MOST_ENTRIES || (self.bytes > MOST_BYTES && self.entries.len() > 1) {
             let oldest =

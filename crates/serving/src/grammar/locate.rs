@@ -47,6 +47,13 @@ pub(super) fn fault(rule: &Rule, why: &str, attempt: Try<'_>) -> Error {
         protocol::ErrorKind::InvalidRequest,
         format!("the request's tools and formats make too complex a grammar: {}", short(why)),
     );
+    somewhere(rule, error)
+}
+
+/// The error, placed at the first part of the rule that came from the request.
+pub(super) fn somewhere(rule: &Rule, error: Error) -> Error {
+    let mut leaves = Vec::new();
+    gather(rule, &mut leaves);
     match leaves.first() {
         Some(Rule::Json { at, .. } | Rule::Regex { at, .. } | Rule::Lark { at, .. }) => error.at(at.as_str()),
         _ => error,

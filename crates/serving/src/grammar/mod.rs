@@ -6,8 +6,10 @@
 //! ```
 //!
 //! What came from a request and cannot be enforced is refused with the place where it stands (keywords that no
-//! grammar can enforce only where the schema is to be held exactly); the outcome is never an unconstrained text. Everything is bounded: sizes of schemas and grammars, the work of compiling
-//! (the library counts it), one compilation at a time, entries and bytes of the cache.
+//! grammar can enforce only where the schema is to be held exactly); the outcome is never an unconstrained text.
+//!
+//! Everything is bounded: sizes of schemas and grammars, the work of compiling (the library counts most of it, and
+//! beyond [`PATIENCE`] nobody waits), one compilation at a time, entries and bytes of the cache.
 
 mod cache;
 mod compiled;
@@ -31,24 +33,39 @@ use llguidance::toktrie::{InferenceCapabilities, TokEnv};
 use llguidance::{ParserFactory, TokenParser};
 use protocol::{Error, ErrorKind};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::mpsc::{Sender, channel};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
 use tokenizer::Tokenizer;
 use vocabulary::Vocabulary;
 
 /// The library descends into grammars by recursion, a rule for a frame; this holds the deepest that is let in.
 const STACK: usize = 256 << 20;
 
+/// A rule that takes longer to compile is refused. What people write takes milliseconds.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// So many compilations may be left to themselves; while they run nothing is compiled.
+const MOST_ABANDONED: usize = 2;
+
 /// The grammars of one model.
 pub(crate) struct Grammars {
+    works: Arc<Works>,
+    cache: Mutex<Cache>,
+    /// Held while waiting for a compilation.
+    compiling: Mutex<()>,
+    patience: Duration,
+}
+
+/// What compiling needs; it outlives whoever waits for it.
+struct Works {
     tokenizer: Tokenizer,
     vocab: u32,
     stop_tokens: Vec<u32>,
     /// Made on first use, which takes a few tenths of a second.
     factory: OnceLock<Result<Factory, String>>,
-    cache: Mutex<Cache>,
-    /// Held while compiling.
-    compiling: Mutex<()>,
+    /// Compilations that nobody waits for any more.
+    abandoned: AtomicUsize,
 }
 
 /// What parsers are made with, and where masks are asked for.
@@ -61,13 +78,13 @@ impl Grammars {
     /// Grammars over this vocabulary; `vocab` is the size of the model's rows of logits, `stop_tokens` end an
     /// answer. Cheap: the work is done on first use.
     pub fn new(tokenizer: Tokenizer, vocab: u32, stop_tokens: Vec<u32>) -> Self {
+        let factory = OnceLock::new();
+        let works = Works { tokenizer, vocab, stop_tokens, factory, abandoned: AtomicUsize::new(0) };
         Self {
-            tokenizer,
-            vocab,
-            stop_tokens,
-            factory: OnceLock::new(),
+            works: Arc::new(works),
             cache: Mutex::default(),
             compiling: Mutex::default(),
+            patience: PATIENCE,
         }
     }
 
@@ -81,32 +98,60 @@ impl Grammars {
             let _one_at_a_time = self.compiling.lock().unwrap_or_else(PoisonError::into_inner);
             self.build(rule).map(Arc::new)
         });
-        if let Ok(compiled) = outcome {
-            self.cache.lock().unwrap_or_else(PoisonError::into_inner).weigh(rule, compiled.bytes);
+        let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
+        match outcome {
+            Ok(compiled) => cache.weigh(rule, compiled.bytes),
+            // May succeed another time.
+            Err(error) if error.kind == ErrorKind::Unavailable => cache.forget(rule),
+            Err(_) => {}
         }
         outcome.clone()
     }
 
-    /// Compiles a rule on a thread of its own, for its stack's sake.
+    /// Compiles a rule on a thread of its own, for its stack's sake and so that it can be left.
     fn build(&self, rule: &Rule) -> Result<Compiled, Error> {
-        std::thread::scope(|scope| {
-            let thread = std::thread::Builder::new().name("grammar".to_owned()).stack_size(STACK);
-            let built = thread.spawn_scoped(scope, || self.build_here(rule));
-            match built.map(|built| built.join()) {
-                Ok(Ok(built)) => built,
-                Ok(Err(_)) => Err(unsupported("this grammar could not be compiled")),
-                Err(error) => {
-                    tracing::error!(%error, "no thread to compile a grammar");
-                    Err(Error::new(
-                        ErrorKind::Unavailable,
-                        "the grammar could not be compiled now; try again",
-                    ))
-                }
+        let busy = || Error::new(ErrorKind::Unavailable, "the grammar could not be compiled now; try again");
+        if self.works.abandoned.load(Ordering::Acquire) >= MOST_ABANDONED {
+            return Err(busy());
+        }
+        let (works, copy) = (Arc::clone(&self.works), rule.clone());
+        let (done, built) = channel();
+        // Set by the thread when it is done and by who waits when it goes: the second of them counts off.
+        let over = Arc::new(AtomicBool::new(false));
+        let done_too = Arc::clone(&over);
+        let thread = std::thread::Builder::new().name("grammar".to_owned()).stack_size(STACK);
+        let spawned = thread.spawn(move || {
+            let outcome = catch_unwind(AssertUnwindSafe(|| works.build(&copy)));
+            let outcome = outcome.unwrap_or_else(|_| Err(unsupported("this grammar could not be compiled")));
+            // Nobody may listen any more.
+            let _ = done.send(outcome);
+            if done_too.swap(true, Ordering::AcqRel) {
+                works.abandoned.fetch_sub(1, Ordering::AcqRel);
             }
-        })
+        });
+        if let Err(error) = spawned {
+            tracing::error!(%error, "no thread to compile a grammar");
+            return Err(busy());
+        }
+        match built.recv_timeout(self.patience) {
+            Ok(outcome) => outcome,
+            Err(RecvTimeoutError::Disconnected) => Err(unsupported("this grammar could not be compiled")),
+            Err(RecvTimeoutError::Timeout) => {
+                self.works.abandoned.fetch_add(1, Ordering::AcqRel);
+                if over.swap(true, Ordering::AcqRel) {
+                    self.works.abandoned.fetch_sub(1, Ordering::AcqRel);
+                }
+                let seconds = self.patience.as_secs();
+                tracing::warn!(seconds, "a grammar takes too long to compile");
+                let message = format!("this grammar takes more than {seconds} s to compile; make it simpler");
+                Err(locate::somewhere(rule, Error::new(ErrorKind::InvalidRequest, message)))
+            }
+        }
     }
+}
 
-    fn build_here(&self, rule: &Rule) -> Result<Compiled, Error> {
+impl Works {
+    fn build(&self, rule: &Rule) -> Result<Compiled, Error> {
         let factory =
             self.factory.get_or_init(|| self.make_factory()).as_ref().map_err(|why| unsupported(why))?;
         let grammar = lark::grammar(rule, &self.tokenizer)?;

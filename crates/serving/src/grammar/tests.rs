@@ -36,7 +36,7 @@ enum End {
 /// Takes a random allowed token each time, and forced ones when there are any.
 fn random_answer(grammars: &Grammars, compiled: &Arc<Compiled>, seed: u64, most: usize) -> (Vec<u32>, End) {
     let mut constraint = compiled.constraint();
-    let mut allowed = TokenMask::none(grammars.vocab);
+    let mut allowed = TokenMask::none(grammars.works.vocab);
     let (mut ids, mut forced) = (Vec::new(), Vec::new());
     loop {
         forced.clear();
@@ -62,13 +62,13 @@ fn random_answer(grammars: &Grammars, compiled: &Arc<Compiled>, seed: u64, most:
             Standing::Failed => panic!("failed after {:?}", text(grammars, &ids)),
             Standing::Open => {}
         }
-        let all: Vec<u32> = (0..grammars.vocab).filter(|id| allowed.allows(*id)).collect();
+        let all: Vec<u32> = (0..grammars.works.vocab).filter(|id| allowed.allows(*id)).collect();
         assert!(!all.is_empty(), "an open answer can go on: {:?}", text(grammars, &ids));
-        let stops = grammars.stop_tokens.iter().filter(|id| all.contains(id)).count();
-        assert!(stops == 0 || stops == grammars.stop_tokens.len(), "all stop tokens or none");
+        let stops = grammars.works.stop_tokens.iter().filter(|id| all.contains(id)).count();
+        assert!(stops == 0 || stops == grammars.works.stop_tokens.len(), "all stop tokens or none");
         let pick = rng::uniform(seed, 0, ids.len() as u32) * all.len() as f64;
         let id = all[(pick as usize).min(all.len() - 1)];
-        if grammars.stop_tokens.contains(&id) {
+        if grammars.works.stop_tokens.contains(&id) {
             return (ids, End::Whole);
         }
         ids.push(id);
@@ -77,7 +77,8 @@ fn random_answer(grammars: &Grammars, compiled: &Arc<Compiled>, seed: u64, most:
 }
 
 fn text(grammars: &Grammars, ids: &[u32]) -> String {
-    let bytes: Vec<u8> = ids.iter().flat_map(|id| grammars.tokenizer.token_bytes(*id).to_vec()).collect();
+    let bytes: Vec<u8> =
+        ids.iter().flat_map(|id| grammars.works.tokenizer.token_bytes(*id).to_vec()).collect();
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
@@ -388,15 +389,15 @@ fn a_lenient_schema_that_is_broken_endless_or_hostile_is_still_refused_by_its_po
 
 /// The tokens of a text, and the constraint's standing and mask behind them.
 fn follow(grammars: &Grammars, compiled: &Arc<Compiled>, text: &str) -> (Standing, Option<Vec<u32>>) {
-    let ids = grammars.tokenizer.encode(&[tokenizer::Piece::Trusted(text)], None).unwrap();
+    let ids = grammars.works.tokenizer.encode(&[tokenizer::Piece::Trusted(text)], None).unwrap();
     let mut constraint = compiled.constraint();
     for id in ids {
         constraint.accept(id);
     }
-    let mut allowed = TokenMask::none(grammars.vocab);
+    let mut allowed = TokenMask::none(grammars.works.vocab);
     let standing = constraint.mask(&mut allowed);
     let all = (standing == Standing::Open)
-        .then(|| (0..grammars.vocab).filter(|id| allowed.allows(*id)).collect::<Vec<u32>>());
+        .then(|| (0..grammars.works.vocab).filter(|id| allowed.allows(*id)).collect::<Vec<u32>>());
     (standing, all)
 }
 
@@ -422,7 +423,7 @@ fn text_is_free_up_to_a_marker_and_calls_are_constrained_behind_it() {
     // A token of its own, and characters.
     for (open, close) in [("<tool_call>", "</tool_call>"), ("<fn>", "</fn>")] {
         let compiled = grammars.compile(&calls(open, close)).unwrap();
-        let end = grammars.stop_tokens[0];
+        let end = grammars.works.stop_tokens[0];
         for (text, ends) in [
             ("", true),
             ("Hello, { \"world\" } <fx> <tool", true),
@@ -436,7 +437,7 @@ fn text_is_free_up_to_a_marker_and_calls_are_constrained_behind_it() {
             assert_eq!(standing, Standing::Open, "{open} {text}");
             let allowed = allowed.unwrap();
             assert_eq!(allowed.contains(&end), ends, "{open} {text}");
-            let x = grammars.tokenizer.token_id("x").unwrap();
+            let x = grammars.works.tokenizer.token_id("x").unwrap();
             assert_eq!(allowed.contains(&x), ends, "{open} {text}: free text");
         }
         for text in [format!("Hi {open}x"), format!("Hi {open}\n{{\"m\""), format!("{open}\n{{\"n\": 12")] {
@@ -474,7 +475,7 @@ fn a_forced_call_is_forced_from_its_first_token() {
     let expected =
         "<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Paris\"}}\n</tool_call>";
     assert_eq!(text(&grammars, &ids), expected);
-    let canonical = grammars.tokenizer.encode(&[tokenizer::Piece::Trusted(expected)], None).unwrap();
+    let canonical = grammars.works.tokenizer.encode(&[tokenizer::Piece::Trusted(expected)], None).unwrap();
     assert_eq!(ids, canonical, "forced tokens are those that the tokenizer makes of the text");
 }
 
@@ -536,9 +537,9 @@ fn bad_expressions_and_grammars_are_refused_where_they_stand() {
 
 /// All that `constraint` may say next.
 fn allowed(grammars: &Grammars, constraint: &mut dyn engine::Constraint) -> (Standing, Vec<u32>) {
-    let mut mask = TokenMask::none(grammars.vocab);
+    let mut mask = TokenMask::none(grammars.works.vocab);
     let standing = constraint.mask(&mut mask);
-    (standing, (0..grammars.vocab).filter(|id| mask.allows(*id)).collect())
+    (standing, (0..grammars.works.vocab).filter(|id| mask.allows(*id)).collect())
 }
 
 #[test]
@@ -558,18 +559,18 @@ fn masks_are_those_of_a_naive_twin_and_rolling_back_undoes_tokens() {
             let (standing, found) = allowed(&grammars, constraint.as_mut());
             trail.push((standing, found.clone()));
             let complete = words.iter().any(|word| word.as_bytes() == said);
-            let expected: Vec<u32> = (0..grammars.vocab)
+            let expected: Vec<u32> = (0..grammars.works.vocab)
                 .filter(|id| {
-                    let bytes = grammars.tokenizer.token_bytes(*id);
+                    let bytes = grammars.works.tokenizer.token_bytes(*id);
                     let next = [said.as_slice(), bytes].concat();
                     let fits =
                         !bytes.is_empty() && words.iter().any(|word| word.as_bytes().starts_with(&next));
-                    let stop = grammars.stop_tokens.contains(id);
-                    if grammars.tokenizer.is_control(*id) { stop && complete } else { fits }
+                    let stop = grammars.works.stop_tokens.contains(id);
+                    if grammars.works.tokenizer.is_control(*id) { stop && complete } else { fits }
                 })
                 .collect();
             if standing == Standing::Ended {
-                assert!(complete && expected.iter().all(|id| grammars.stop_tokens.contains(id)));
+                assert!(complete && expected.iter().all(|id| grammars.works.stop_tokens.contains(id)));
                 break;
             }
             assert_eq!(standing, Standing::Open);
@@ -580,11 +581,11 @@ fn masks_are_those_of_a_naive_twin_and_rolling_back_undoes_tokens() {
                 assert_eq!(found, expected, "{words:?} {said:?}");
             }
             let id = found[draw(500 + step, found.len() as u64)];
-            if grammars.stop_tokens.contains(&id) {
+            if grammars.works.stop_tokens.contains(&id) {
                 break;
             }
             constraint.accept(id);
-            said.extend(grammars.tokenizer.token_bytes(id));
+            said.extend(grammars.works.tokenizer.token_bytes(id));
         }
         // Back to each earlier place, one token at a time.
         trail.pop();
@@ -602,7 +603,7 @@ fn a_failed_or_dropped_answer_leaves_others_of_its_grammar_alone() {
         json_rule(json!({"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]}));
     let compiled = grammars.compile(&rule).unwrap();
     let mut first = compiled.constraint();
-    let x = grammars.tokenizer.token_id("x").unwrap();
+    let x = grammars.works.tokenizer.token_id("x").unwrap();
     first.accept(x);
     assert_eq!(first.standing(), Standing::Failed, "what is not allowed fails");
     assert_eq!(allowed(&grammars, first.as_mut()), (Standing::Failed, vec![]));
@@ -611,10 +612,61 @@ fn a_failed_or_dropped_answer_leaves_others_of_its_grammar_alone() {
     first.forced(&mut forced);
     assert!(forced.is_empty());
     assert_eq!(first.standing(), Standing::Failed, "for good");
-    // As a panic while a mask is computed leaves it; and gone while one is asked for.
+    // A panic inside the library; and gone while a mask is asked for.
+    let mut living = compiled.constraint();
     compiled.grammar().fail();
     drop(compiled.constraint());
+    assert_eq!(allowed(&grammars, living.as_mut()).0, Standing::Open, "what runs goes on");
     assert_eq!(random_answer(&grammars, &compiled, 5, 4000).1, End::Whole);
+}
+
+#[test]
+fn a_rule_that_takes_too_long_is_refused_and_its_compilation_left_to_itself() {
+    let mut grammars = grammars();
+    let names = |count: u32| (0..count).map(|i| (format!("p{i}"), json!({"type": "integer"})));
+    let large = |count| json!({"type": "object", "properties": Value::Object(names(count).collect())});
+    grammars.compile(&literal("a")).unwrap();
+    grammars.patience = std::time::Duration::ZERO;
+    for count in [1500, 1501] {
+        let error = grammars.compile(&json_rule(large(count))).err().expect("nobody waits");
+        assert_eq!(error.kind.status(), 400);
+        assert_eq!(error.param.as_deref(), Some("response_format.json_schema.schema"));
+    }
+    // Too many are left to themselves, which is nobody's fault and passes.
+    let rule = literal("b");
+    let error = grammars.compile(&rule).err().expect("too busy");
+    assert_eq!(error.kind, ErrorKind::Unavailable);
+    while grammars.works.abandoned.load(Ordering::Acquire) > 0 {
+        std::thread::yield_now();
+    }
+    grammars.patience = PATIENCE;
+    grammars.compile(&rule).unwrap();
+}
+
+#[test]
+fn many_long_bounded_texts_can_all_be_said_to_their_last_character() {
+    let grammars = grammars();
+    let names: Vec<String> = (0..10).map(|i| format!("f{i}")).collect();
+    let text = |i: usize| json!({"type": "string", "minLength": 2000 + i, "maxLength": 2000 + i});
+    let properties: Value = names.iter().enumerate().map(|(i, name)| (name.clone(), text(i))).collect();
+    let schema = json!({"type": "object", "properties": properties, "required": names});
+    let compiled = grammars.compile(&json_rule(schema.clone())).unwrap();
+    let (ids, end) = random_answer(&grammars, &compiled, 8, 40_000);
+    assert_eq!(end, End::Whole);
+    let document: Value = serde_json::from_str(&self::text(&grammars, &ids)).unwrap();
+    assert!(jsonschema::is_valid(&schema, &document));
+}
+
+#[test]
+fn numbers_that_schemas_restrict_together_have_bounds_in_recursive_schemas_too() {
+    let grammars = grammars();
+    let both = json!({"type": "number", "allOf": [{"multipleOf": 1}, {"minimum": 0}]});
+    let schema = json!({"$ref": "#/$defs/n", "$defs": {"n": {"type": "object", "required": ["v"],
+        "properties": {"v": both, "next": {"$ref": "#/$defs/n"}}}}});
+    let compiled = grammars.compile(&json_rule(schema)).unwrap();
+    assert_eq!(follow(&grammars, &compiled, "{\"v\": 123456").0, Standing::Open);
+    let long = format!("{{\"v\": {}", "9".repeat(40));
+    assert_eq!(follow(&grammars, &compiled, &long).0, Standing::Failed);
 }
 
 #[test]

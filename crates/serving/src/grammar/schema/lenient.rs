@@ -37,9 +37,9 @@ fn cannot_hold(key: &str, value: &Value, fields: &Fields, references: &Reference
             is_schema && (applied || fields.contains_key(twin))
         }
         "propertyNames" => is_schema && !names_can_be_held(value, fields),
-        "minLength" | "minItems" | "minProperties" => {
-            value.as_f64().is_some_and(|count| count > limits.count as f64)
-        }
+        // A long text is not cut for the sake of counting it.
+        "minLength" | "maxLength" => value.as_f64().is_some_and(|length| length > limits.length as f64),
+        "minItems" | "minProperties" => value.as_f64().is_some_and(|count| count > limits.count as f64),
         "minimum" | "maximum" | "exclusiveMinimum" | "exclusiveMaximum" => {
             value.as_f64().is_some_and(|bound| bound.abs() > keyword::LARGEST_BOUND)
         }

@@ -12,7 +12,7 @@
 //! - `oneOf` must have options of which no document can fit two; it is then `anyOf`.
 //! - `format` is enforced for the formats of the table in [`format`](mod@format), else an annotation, as the
 //!   standard has it.
-//! - Lengths and counts above [`Limits::count`] are cut to it where they are upper bounds, else refused.
+//! - Lengths above [`Limits::length`] and counts above [`Limits::count`] are cut to it where they are upper bounds, else refused.
 //!
 //! A schema that is not `exact` loses the keywords that no grammar can enforce, and those alone (see
 //! [`lenient`]); what its documents are is then more than its author said.
@@ -47,13 +47,15 @@ pub(super) struct Limits {
     pub nodes: usize,
     /// Values of an `enum`, counted over the whole schema.
     pub values: usize,
-    /// Lengths and counts.
+    /// Counts of items and properties.
     pub count: u64,
+    /// Lengths of strings that are counted: the grammar has a state for each character.
+    pub length: u64,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { bytes: 512 << 10, depth: 64, nodes: 10_000, values: 20_000, count: 100_000 }
+        Self { bytes: 512 << 10, depth: 64, nodes: 10_000, values: 20_000, count: 100_000, length: 16_384 }
     }
 }
 
@@ -111,11 +113,11 @@ pub(super) fn lower(root: &Value, start: &str, exact: bool, limits: &Limits) -> 
     }
     termination::check(&mut lowered, &mut lowering.done, &lowering.origins)?;
     if lowering.merged {
-        // The library would unroll a recursive schema as deep as a free value nests.
+        // The library would unroll a recursive schema as deep as a free value nests; there numbers alone have bounds.
         let bounded = !termination::recursive(&lowering.done);
         lowering.free |= bounded;
         let free = json!({ "$ref": format!("#/$defs/{}", free_name(FREE_DEPTH)) });
-        lowering.done.insert(MERGED.to_owned(), if bounded { free } else { Value::Bool(true) });
+        lowering.done.insert(MERGED.to_owned(), if bounded { free } else { bounded_numbers() });
     }
     if lowering.free {
         add_free_values(&mut lowering.done);
@@ -580,10 +582,11 @@ fn count(fields: &Fields, key: &str, at: &str, limits: &Limits) -> Result<Option
     let Some(whole) = whole else {
         return Err(Fault::new(here, format!("`{key}` is a whole number of at least 0, not {value}")));
     };
-    if key.starts_with("min") && whole > limits.count {
-        return Err(Fault::new(here, format!("`{key}` is at most {}", limits.count)));
+    let limit = if key.ends_with("Length") { limits.length } else { limits.count };
+    if key.starts_with("min") && whole > limit {
+        return Err(Fault::new(here, format!("`{key}` is at most {limit}")));
     }
-    Ok(Some(whole.min(limits.count)))
+    Ok(Some(whole.min(limit)))
 }
 
 fn strings(fields: &Fields, at: &str, limits: &Limits, out: &mut Fields) -> Result<(), Fault> {
@@ -654,6 +657,12 @@ fn numbers(fields: &Fields, at: &str, out: &mut Fields) -> Result<(), Fault> {
         }
     }
     Ok(())
+}
+
+/// Any value; a number within its bounds.
+fn bounded_numbers() -> Value {
+    let others = ["string", "boolean", "null", "object", "array"];
+    json!({ "anyOf": [{ "type": others }, { "type": "number", "minimum": -LARGEST, "maximum": LARGEST }] })
 }
 
 fn free_name(depth: usize) -> String {
