@@ -117,6 +117,12 @@ fn chat(
     now: u64,
 ) -> Result<Made, Error> {
     let template = model.template.map_err(|why| Error::invalid("messages", why))?;
+    if let Some(i) = request.tools.iter().position(|tool| !model.family.can_call(&tool.name)) {
+        let name = &request.tools[i].name;
+        let what =
+            format!("this model's calls cannot say the name {name:?}; use letters, digits, '_' and '-'");
+        return Err(Error::invalid(format!("tools[{i}].function.name"), what));
+    }
     let mut conversation = conversation::conversation(request, messages, template, model.family, now)?;
     let mut rendered = template.render(&conversation);
     if matches!(rendered, Err(TemplateError::Raised(_) | TemplateError::Failed(_)))

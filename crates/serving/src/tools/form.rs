@@ -160,6 +160,21 @@ impl Form {
         }
     }
 
+    /// Whether a call of this form can say a tool's name. JSON strings say every name; elsewhere it stands in plain
+    /// characters, between marks that it must not hold.
+    pub fn carries(self, name: &str) -> bool {
+        let plain = |marks: &str| {
+            !name.is_empty()
+                && name.chars().all(|c| !c.is_control() && !c.is_whitespace() && !marks.contains(c))
+        };
+        match self {
+            Self::Tagged { .. } | Self::Bare { .. } | Self::List { .. } => true,
+            Self::Named(_) => plain("{}[]<>|\"`"),
+            Self::Pythonic { .. } => plain("()[]{},=\"'"),
+            Self::Parameters => plain("<>"),
+        }
+    }
+
     /// Arguments as the form writes them; `json` is the text of an object.
     pub fn arguments(self, json: &str) -> String {
         let fields = || serde_json::from_str::<Map<String, Value>>(json).unwrap_or_default();

@@ -366,6 +366,11 @@ impl Family {
         self.tools
     }
 
+    /// Whether its calls can say this name of a tool.
+    pub fn can_call(&self, name: &str) -> bool {
+        self.form.carries(name)
+    }
+
     /// Whether its templates take one call a message.
     pub fn calls_one_by_one(&self) -> bool {
         self.single

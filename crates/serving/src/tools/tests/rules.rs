@@ -168,3 +168,24 @@ fn rules_name_where_schemas_stand() {
     assert_eq!(places("hermes"), whole);
     assert!(places("pythonic").contains(&"tools[0].function.parameters/properties/city".to_owned()));
 }
+
+#[test]
+fn names_that_a_form_cannot_say_are_known_and_what_clients_use_is_fit_everywhere() {
+    for family in FAMILIES {
+        for name in ["f", "get_weather", "mcp__fs-server__read.file", "ns/tool", "wetter_für_köln", "天气"]
+        {
+            assert!(family.can_call(name), "{} {name}", family.name);
+        }
+    }
+    for (family, name) in [
+        ("qwen3-coder", "a>b"),
+        ("qwen3-coder", ""),
+        ("pythonic", "f(x)"),
+        ("deepseek-v3", "a\nb"),
+        ("kimi", "a<|b"),
+        ("mistral-named", "a{"),
+    ] {
+        assert!(!named(family).can_call(name), "{family} {name:?}");
+    }
+    assert!(named("hermes").can_call("a\"\n{>}"));
+}
