@@ -12,6 +12,7 @@ mod metrics;
 mod openai;
 mod patient;
 mod refusal;
+mod rerank;
 mod responses;
 mod routes;
 mod serve;

@@ -1,7 +1,7 @@
 //! The routes: one list, from which the router and the page at `/` are made.
 
 use super::refusal::Refusal;
-use super::{App, anthropic, binding, front, openai, responses, status, tokenize, workers_ai};
+use super::{App, anthropic, binding, front, openai, rerank, responses, status, tokenize, workers_ai};
 use axum::Router;
 use axum::extract::Request;
 use axum::routing::{MethodRouter, any, get, post};
@@ -30,11 +30,7 @@ pub(super) const ROUTES: &[Route] = &[
         about: "POST  OpenAI completions",
         handler: || post(openai::completions),
     },
-    Route {
-        path: "/v1/responses",
-        about: "POST  OpenAI responses",
-        handler: || post(responses::create),
-    },
+    Route { path: "/v1/responses", about: "POST  OpenAI responses", handler: || post(responses::create) },
     Route {
         path: "/v1/responses/{id}",
         about: "GET   a kept response; DELETE deletes it",
@@ -51,6 +47,12 @@ pub(super) const ROUTES: &[Route] = &[
         handler: || post(responses::cancel),
     },
     Route { path: "/v1/embeddings", about: "POST  OpenAI embeddings", handler: || post(openai::embeddings) },
+    Route {
+        path: "/v1/rerank",
+        about: "POST  scores of texts for a query",
+        handler: || post(rerank::rerank),
+    },
+    Route { path: "/rerank", about: "POST  as /v1/rerank", handler: || post(rerank::rerank) },
     Route { path: "/v1/messages", about: "POST  Anthropic messages", handler: || post(anthropic::messages) },
     Route {
         path: "/v1/messages/count_tokens",
@@ -120,6 +122,11 @@ pub(super) const ROUTES: &[Route] = &[
         path: "/client/v4/accounts/{account}/ai/v1/embeddings",
         about: "POST  as /v1/embeddings",
         handler: || post(openai::embeddings),
+    },
+    Route {
+        path: "/client/v4/accounts/{account}/ai/v1/rerank",
+        about: "POST  as /v1/rerank",
+        handler: || post(rerank::rerank),
     },
     Route {
         path: "/client/v4/accounts/{account}/ai/v1/messages",

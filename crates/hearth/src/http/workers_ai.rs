@@ -11,7 +11,7 @@ use axum::http::{HeaderMap, StatusCode};
 use protocol::openai::chat;
 use protocol::workers_ai::generation::{Shape, TextRequest};
 use protocol::workers_ai::{
-    InputAt, catalog, embeddings, enveloped, error, generated, generation, parse_input, parse_run,
+    InputAt, catalog, embeddings, enveloped, error, generated, generation, parse_input, parse_run, rerank,
 };
 use protocol::{Error, ErrorKind, ModelTask};
 use serde_json::Value;
@@ -120,8 +120,10 @@ pub(super) async fn answer(
             text(app, headers, asked, form).await
         }
         ModelTask::Rerank => {
-            let message = "rerank models are asked at /v1/rerank";
-            Err(Error::new(ErrorKind::Unsupported, message).at("model").into())
+            let rerank::Rerank { request, top, places } = rerank::parse(model, input, form.at())?;
+            let scores = app.backend.rerank(request).await;
+            let scores = scores.map_err(|error| told(places.locate(located(error, "query"))))?;
+            Ok(json(form.wrap(rerank::result(top, &scores))))
         }
         ModelTask::TextEmbeddings => {
             let mut places = form.at().places();

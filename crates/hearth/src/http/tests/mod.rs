@@ -6,6 +6,7 @@ mod anthropic;
 mod binding;
 mod dialects;
 mod openai;
+mod rerank;
 mod responses;
 mod transport;
 mod workers_ai;
@@ -163,6 +164,13 @@ impl Backend for Handle {
 
     fn rerank(&self, request: RerankRequest) -> BoxFuture<'_, Result<Scores, Error>> {
         Box::pin(async move {
+            if request.query == "long" {
+                return Err(Error::new(ErrorKind::ContextLength, "10 tokens, at most 5").at("query"));
+            }
+            if let Some(index) = request.documents.iter().position(|document| document == "odd") {
+                let at = format!("documents[{index}]");
+                return Err(Error::invalid(&at, format!("{at} is odd")));
+            }
             let score = |document: &String| 1.0 / (1.0 + document.len() as f32);
             Ok(Scores { scores: request.documents.iter().map(score).collect(), prompt_tokens: 5 })
         })
@@ -249,6 +257,7 @@ impl Server {
             models: vec![
                 model("echo", "@cf/test/echo", ModelTask::TextGeneration),
                 model("vectors", "@cf/test/vectors", ModelTask::TextEmbeddings),
+                model("ranker", "@cf/test/ranker", ModelTask::Rerank),
             ],
             ready: AtomicBool::new(true),
             requests: Mutex::default(),
