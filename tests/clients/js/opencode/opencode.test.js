@@ -28,11 +28,10 @@ const wall = () =>
     server.listen(0, "127.0.0.1", () => resolve({ url: `http://127.0.0.1:${server.address().port}`, wanted, close: () => server.close() }));
   });
 
-/** Runs the agent once in a new project with this file; gives its events and the project's folder. */
-async function work(server, model, ask, name, content) {
-  const home = mkdtempSync(join(tmpdir(), "hearth-opencode-"));
+/** Runs the agent once in a project with this file, a new one where no home is given; gives what it did. */
+async function work(server, model, ask, name, content, home = mkdtempSync(join(tmpdir(), "hearth-opencode-"))) {
   const project = join(home, "project");
-  mkdirSync(project);
+  mkdirSync(project, { recursive: true });
   writeFileSync(join(project, name), content);
   const config = {
     autoupdate: false,
@@ -73,7 +72,7 @@ async function work(server, model, ask, name, content) {
   assert.deepEqual(events.filter((event) => event.type === "error"), []);
   const parts = (type) => events.filter((event) => event.type === type).map((event) => event.part);
   return {
-    wanted: outside.wanted, tools: parts("tool_use"), texts: parts("text").map((part) => part.text), steps: parts("step_finish"),
+    home, wanted: outside.wanted, tools: parts("tool_use"), texts: parts("text").map((part) => part.text), steps: parts("step_finish"),
     file: readFileSync(join(project, name), "utf8"),
   };
 }
@@ -100,16 +99,19 @@ test("a real model of coding: no protocol error, calls are executed, cached toke
   const file = join(process.env.HEARTH_TEST_MODELS, "qwen2.5-coder-1.5b-instruct-q4_k_m.gguf");
   const server = await start(["coder", file]);
   try {
-    const done = await work(server, "coder", "Use the read tool on greeting.txt, then say in one sentence what it says.", "greeting.txt", "Hello, world!\n");
-    console.log(JSON.stringify({ tools: done.tools.map((part) => [part.tool, part.state.status, part.state.error]), texts: done.texts, steps: done.steps.map((step) => [step.reason, step.tokens]) }));
-    assert.ok(done.steps.length > 0);
-    assert.ok(done.steps.every((step) => ["tool-calls", "stop", "length"].includes(step.reason)), JSON.stringify(done.steps));
-    // A step that ended with calls has them carried out, whatever came of it.
-    assert.equal(done.steps.some((step) => step.reason === "tool-calls"), done.tools.length > 0);
-    for (const part of done.tools) assert.ok(["completed", "error"].includes(part.state.status), JSON.stringify(part));
-    const cached = Number((await fetch(`${server.base}/metrics`).then((r) => r.text())).match(/^hearth_\w*cached\w*\{model="coder"\} (\S+)/m)?.[1]);
-    if (done.steps.length > 1) assert.ok(done.steps.at(-1).tokens.cache.read > 1000, JSON.stringify(done.steps.at(-1)));
-    else assert.ok(cached >= 0);
+    const ask = "Use the read tool on greeting.txt, then say in one sentence what it says.";
+    const first = await work(server, "coder", ask, "greeting.txt", "Hello, world!\n");
+    const second = await work(server, "coder", ask, "greeting.txt", "Hello, moon!\n", first.home);
+    for (const done of [first, second]) {
+      console.log(JSON.stringify({ tools: done.tools.map((part) => [part.tool, part.state.status]), texts: done.texts, steps: done.steps.map((step) => [step.reason, step.tokens]) }));
+      assert.ok(done.steps.length > 0);
+      assert.ok(done.steps.every((step) => ["tool-calls", "stop", "length"].includes(step.reason)), JSON.stringify(done.steps));
+      // A step that ended with calls has them carried out, whatever came of it.
+      assert.equal(done.steps.some((step) => step.reason === "tool-calls"), done.tools.length > 0);
+      for (const part of done.tools) assert.ok(["completed", "error"].includes(part.state.status), JSON.stringify(part));
+    }
+    // The long prompt of the same project, and of each further step, is in the cache, and opencode shows that.
+    for (const { tokens } of [...first.steps.slice(1), ...second.steps]) assert.ok(tokens.cache.read > 1000, JSON.stringify(tokens));
   } finally {
     await server.stop();
   }
