@@ -1,5 +1,6 @@
 // The coding agent `opencode-ai`, unmodified and headless: with a script it reads and edits a file by its own tools; with
 // HEARTH_PEERS a real model of coding sits behind it. Its provider is the bundled `@ai-sdk/openai-compatible`.
+// The package is the one that `opencode-ai` installs for this platform: the whole agent, for any x86-64, and no other platform's.
 import assert from "node:assert/strict";
 import { spawn } from "node:child_process";
 import { createServer } from "node:http";
@@ -9,7 +10,7 @@ import { join } from "node:path";
 import { test } from "node:test";
 import { start } from "../server.js";
 
-const agent = join(import.meta.dirname, "node_modules", "opencode-ai", "bin", "opencode.exe");
+const agent = join(import.meta.dirname, "node_modules", "opencode-linux-x64-baseline", "bin", "opencode");
 const root = process.env.HEARTH_ROOT ?? join(import.meta.dirname, "..", "..", "..", "..");
 
 /** A proxy that lets nothing out and remembers what wanted to get there. */
