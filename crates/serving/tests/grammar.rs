@@ -1,7 +1,8 @@
 //! Grammars over the whole stack: a tiny random model of 400 tokens (`fixtures/grammar`) answers under every schema of
 //! the shared list, as a document and as the arguments of a forced call; an independent validator judges.
 
-#[allow(dead_code, reason = "each test file uses its part")]
+#![allow(clippy::unwrap_used, clippy::print_stdout, clippy::print_stderr)]
+
 mod common;
 
 use base::{Bytes, SystemClock};

@@ -3,7 +3,6 @@
 
 #![allow(clippy::unwrap_used)]
 
-#[allow(dead_code, reason = "each test file uses its part")]
 mod common;
 
 use common::World;

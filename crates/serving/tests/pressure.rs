@@ -3,7 +3,6 @@
 
 #![allow(clippy::unwrap_used)]
 
-#[allow(dead_code, reason = "each test file uses its part")]
 mod common;
 
 use base::{Bytes, SystemClock, Tokens};
@@ -72,7 +71,7 @@ fn request(i: u64) -> GenerateRequest {
         response_format: if call { ResponseFormat::Text } else { format },
         sampling,
         max_tokens: Some(if i % 4 == 3 { 40 } else { 250 }),
-        logprobs: (i % 3 == 0).then_some(2),
+        logprobs: i.is_multiple_of(3).then_some(2),
         choices: 1 + u32::from(i % 4 == 2),
         ..chat(&[(Role::User, &format!("Say what number {i} is."))])
     }

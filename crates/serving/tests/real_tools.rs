@@ -9,7 +9,7 @@ use base::{Bytes, SystemClock, Tokens};
 use common::replay::gather;
 use common::{chat, source, until};
 use protocol::{
-    Backend, FinishReason, GenerateRequest, Input, Message, ResponseFormat, Role, Sampling, Tool, ToolChoice,
+    FinishReason, GenerateRequest, Input, Message, ResponseFormat, Role, Sampling, Tool, ToolChoice,
 };
 use serde_json::{Value as Json, json};
 use serving::{Local, LocalConfig, ModelSource};
@@ -180,7 +180,7 @@ fn bound(i: u64) -> GenerateRequest {
         sampling: seeded(i, 1.0),
         max_tokens: Some(60),
         logprobs: (i % 4 == 1).then_some(1),
-        choices: 1 + u32::from(i % 5 == 0),
+        choices: 1 + u32::from(i.is_multiple_of(5)),
         ..chat(&[(Role::User, &format!("Give me something like number {i}."))])
     }
 }

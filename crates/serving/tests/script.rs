@@ -1,5 +1,7 @@
 //! Script models from end to end: the right turn for each request, through the real engine, template and parsers.
 
+#![allow(clippy::unwrap_used, clippy::print_stderr)]
+
 mod common;
 
 use base::{Bytes, SystemClock};

@@ -25,7 +25,7 @@ mod vocabulary;
 pub(crate) use compiled::Compiled;
 pub(crate) use rule::Rule;
 
-use cache::Cache;
+use cache::{Cache, Keys};
 use constraint::Desk;
 use llguidance::api::TopLevelGrammar;
 use llguidance::earley::SlicedBiasComputer;
@@ -51,6 +51,7 @@ const MOST_ABANDONED: usize = 2;
 /// The grammars of one model.
 pub(crate) struct Grammars {
     works: Arc<Works>,
+    keys: Keys,
     cache: Mutex<Cache>,
     /// Held while waiting for a compilation.
     compiling: Mutex<()>,
@@ -82,6 +83,7 @@ impl Grammars {
         let works = Works { tokenizer, vocab, stop_tokens, factory, abandoned: AtomicUsize::new(0) };
         Self {
             works: Arc::new(works),
+            keys: Keys::default(),
             cache: Mutex::default(),
             compiling: Mutex::default(),
             patience: PATIENCE,
@@ -93,16 +95,17 @@ impl Grammars {
     /// # Errors
     /// Something in the rule came from the request and is wrong; `param` names it.
     pub fn compile(&self, rule: &Rule) -> Result<Arc<Compiled>, Error> {
-        let slot = self.cache.lock().unwrap_or_else(PoisonError::into_inner).slot(rule);
+        let key = self.keys.of(rule);
+        let slot = self.cache.lock().unwrap_or_else(PoisonError::into_inner).slot(key);
         let outcome = slot.get_or_init(|| {
             let _one_at_a_time = self.compiling.lock().unwrap_or_else(PoisonError::into_inner);
             self.build(rule).map(Arc::new)
         });
         let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
         match outcome {
-            Ok(compiled) => cache.weigh(rule, compiled.bytes),
+            Ok(compiled) => cache.weigh(key, compiled.bytes),
             // May succeed another time.
-            Err(error) if error.kind == ErrorKind::Unavailable => cache.forget(rule),
+            Err(error) if error.kind == ErrorKind::Unavailable => cache.forget(key),
             Err(_) => {}
         }
         outcome.clone()
