@@ -5,11 +5,10 @@ import os
 import httpx
 import openai
 import pytest
-from conftest import CHAT, MODELS, Server
+from conftest import CHAT, CODER, MODELS, Server
 from openai.types.responses import Response
 from pydantic import BaseModel, ConfigDict
 
-CODER = MODELS / "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf"
 QUESTION = "Name three rivers."
 
 WEATHER = {
@@ -32,14 +31,10 @@ class River(BaseModel):
     length_km: int
 
 
-@pytest.fixture(scope="module")
-def coder(tmp_path_factory):
-    """A model that knows tools."""
-    if not CODER.exists():
-        pytest.skip(f"{CODER.name} is not there")
-    server = Server(tmp_path_factory.mktemp("coder"), models=[("coder", CODER)])
-    yield openai.OpenAI(base_url=f"{server.base}/v1", api_key="unused", max_retries=0)
-    server.stop()
+@pytest.fixture
+def coder_client(coder):
+    """A client of a model that knows tools."""
+    return openai.OpenAI(base_url=f"{coder.base}/v1", api_key="unused", max_retries=0)
 
 
 def checked(response):
@@ -179,37 +174,37 @@ def check_without_store(data, spoil):
         server.stop()
 
 
-def test_structured_output_parses_into_its_model(coder):
-    parsed = coder.responses.parse(
-        model="coder", input="Give the river Rhine.", text_format=River, temperature=0, max_output_tokens=200
+def test_structured_output_parses_into_its_model(coder_client):
+    parsed = coder_client.responses.parse(
+        model=CODER, input="Give the river Rhine.", text_format=River, temperature=0, max_output_tokens=200
     )
     assert isinstance(parsed.output_parsed, River)
-    with coder.responses.stream(
-        model="coder", input="Give the river Rhine.", text_format=River, temperature=0, max_output_tokens=200
+    with coder_client.responses.stream(
+        model=CODER, input="Give the river Rhine.", text_format=River, temperature=0, max_output_tokens=200
     ) as stream:
         final = stream.get_final_response()
     assert final.output_parsed == parsed.output_parsed
 
 
-def test_a_schema_that_cannot_be_had_is_named_by_its_pointer(coder):
+def test_a_schema_that_cannot_be_had_is_named_by_its_pointer(coder_client):
     schema = {"type": "object", "properties": {"a": {"type": "nonsense"}}}
     with pytest.raises(openai.BadRequestError) as caught:
-        coder.responses.create(
-            model="coder", input="x", text={"format": {"type": "json_schema", "name": "n", "schema": schema}}
+        coder_client.responses.create(
+            model=CODER, input="x", text={"format": {"type": "json_schema", "name": "n", "schema": schema}}
         )
     assert caught.value.param == "text.format.schema/properties/a/type"
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-def test_a_tool_loop_ends_with_words(coder, streamed):
+def test_a_tool_loop_ends_with_words(coder_client, streamed):
     def ask(**more):
-        asked = dict(model="coder", tools=[WEATHER], temperature=0, max_output_tokens=200, **more)
+        asked = dict(model=CODER, tools=[WEATHER], temperature=0, max_output_tokens=200, **more)
         if not streamed:
-            return checked(coder.responses.create(**asked))
-        with coder.responses.stream(**asked) as stream:
+            return checked(coder_client.responses.create(**asked))
+        with coder_client.responses.stream(**asked) as stream:
             return stream.get_final_response()
 
-    first = ask(input="What is the weather in Paris?", tool_choice="required")
+    first = ask(input="What is the weather in Paris?", tool_choice="required", parallel_tool_calls=False)
     call = first.output[-1]
     assert call.type == "function_call" and call.name == "get_weather" and first.status == "completed"
     assert set(json.loads(call.arguments)) == {"city"}
@@ -221,10 +216,10 @@ def test_a_tool_loop_ends_with_words(coder, streamed):
     assert second.output_text
 
 
-def test_a_tool_that_is_named_is_called_and_the_events_rebuild_its_arguments(coder):
+def test_a_tool_that_is_named_is_called_and_the_events_rebuild_its_arguments(coder_client):
     events = list(
-        coder.responses.create(
-            model="coder", input="Weather in Rome?", tools=[WEATHER], temperature=0, stream=True,
+        coder_client.responses.create(
+            model=CODER, input="Weather in Rome?", tools=[WEATHER], temperature=0, stream=True,
             tool_choice={"type": "function", "name": "get_weather"}, max_output_tokens=200,
         )
     )

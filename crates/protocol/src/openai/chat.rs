@@ -31,7 +31,7 @@ pub fn parse(body: &[u8]) -> Result<ChatRequest, Error> {
     let mut fields = Object::root(json::parse(body)?)?;
     let mut places = Places::default();
     let model = shared::model(&mut fields)?;
-    let messages = messages(&mut fields, Rules::OpenAi)?.ok_or_else(|| missing("messages"))?;
+    let messages = messages(&mut fields, Rules::OpenAi, &mut places)?.ok_or_else(|| missing("messages"))?;
     let tooling = tools::tooling(&mut fields, &mut places)?;
     let stream = shared::stream(&mut fields)?;
     let prompt_logprobs = fields.integer("prompt_logprobs", 0..=20)?.map(|count| count as u32);

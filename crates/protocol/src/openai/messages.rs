@@ -5,7 +5,7 @@
 //! conversation is the same canonical one however it was written. Whether a model's template can render a conversation is the backend's business.
 
 use crate::fields::{self, Object, element, missing, unsupported, wrong_type};
-use crate::{Content, Error, Message, Part, Role, ToolCall};
+use crate::{Content, Error, Message, Part, Places, Role, ToolCall};
 use serde_json::Value;
 
 /// Whose rules hold.
@@ -19,8 +19,12 @@ pub(crate) enum Rules {
 const HARMLESS: &[&str] =
     &["annotations", "cache_control", "id", "malformed_tool_calls", "parsed", "reasoning_details"];
 
-/// `messages`; `None` where the field is absent.
-pub(crate) fn messages(fields: &mut Object, rules: Rules) -> Result<Option<Vec<Message>>, Error> {
+/// `messages`; `None` where the field is absent. `places` gets where calls are written flat.
+pub(crate) fn messages(
+    fields: &mut Object,
+    rules: Rules,
+    places: &mut Places,
+) -> Result<Option<Vec<Message>>, Error> {
     let path = fields.path("messages");
     let Some(messages) = fields.array("messages")? else { return Ok(None) };
     if messages.is_empty() {
@@ -32,7 +36,13 @@ pub(crate) fn messages(fields: &mut Object, rules: Rules) -> Result<Option<Vec<M
     let mut messages: Vec<Message> = messages
         .into_iter()
         .enumerate()
-        .map(|(index, value)| message(Object::at(element(&path, index), value)?, rules))
+        .map(|(index, value)| {
+            let fields = Object::at(element(&path, index), value)?;
+            message(fields, rules, |call| {
+                let call = format!("messages[{index}].tool_calls[{call}]");
+                places.moved(format!("{call}.function"), call);
+            })
+        })
         .collect::<Result<_, _>>()?;
     if rules == Rules::WorkersAi {
         give_ids(&mut messages);
@@ -69,14 +79,15 @@ fn give_ids(messages: &mut [Message]) {
     }
 }
 
-fn message(mut fields: Object, rules: Rules) -> Result<Message, Error> {
+/// One message; `flat` is told the numbers of its calls that are written flat.
+fn message(mut fields: Object, rules: Rules, flat: impl FnMut(usize)) -> Result<Message, Error> {
     let role = role(&mut fields)?;
     let path = fields.path("content");
     let mut content = match fields.take("content") {
         None => None,
         Some(value) => Some(content(&path, value, role)?),
     };
-    let tool_calls = tool_calls(&mut fields, role, rules)?;
+    let tool_calls = tool_calls(&mut fields, role, rules, flat)?;
     if let Some(refusal) = fields.string("refusal")? {
         // An earlier refusal was said as text.
         content.get_or_insert_default().0.push(Part::Text(refusal));
@@ -189,7 +200,12 @@ fn image(fields: &mut Object) -> Result<Part, Error> {
     Ok(Part::Image { url, detail })
 }
 
-fn tool_calls(fields: &mut Object, role: Role, rules: Rules) -> Result<Vec<ToolCall>, Error> {
+fn tool_calls(
+    fields: &mut Object,
+    role: Role,
+    rules: Rules,
+    mut flat: impl FnMut(usize),
+) -> Result<Vec<ToolCall>, Error> {
     let path = fields.path("tool_calls");
     let Some(calls) = fields.array("tool_calls")? else { return Ok(Vec::new()) };
     if role != Role::Assistant && !calls.is_empty() {
@@ -217,7 +233,10 @@ fn tool_calls(fields: &mut Object, role: Role, rules: Rules) -> Result<Vec<ToolC
                     function.finish()?;
                     named
                 }
-                None if rules == Rules::WorkersAi => called(&mut call)?,
+                None if rules == Rules::WorkersAi => {
+                    flat(index);
+                    called(&mut call)?
+                }
                 None => return Err(missing(&call.path("function"))),
             };
             call.finish()?;

@@ -176,20 +176,27 @@ pub(crate) fn stream(fields: &mut Object) -> Result<Stream, Error> {
 
 /// `reasoning_effort`.
 pub(crate) fn reasoning_effort(fields: &mut Object) -> Result<Option<ReasoningEffort>, Error> {
-    let Some(effort) = fields.string("reasoning_effort")? else { return Ok(None) };
-    Ok(Some(match effort.as_str() {
+    let path = fields.path("reasoning_effort");
+    fields.string("reasoning_effort")?.map(|word| effort(&path, &word)).transpose()
+}
+
+/// An effort by its word.
+pub(crate) fn effort(path: &str, word: &str) -> Result<ReasoningEffort, Error> {
+    Ok(match word {
         "none" => ReasoningEffort::None,
         "minimal" => ReasoningEffort::Minimal,
         "low" => ReasoningEffort::Low,
         "medium" => ReasoningEffort::Medium,
-        "high" => ReasoningEffort::High,
+        // Open models know no more.
+        "high" | "xhigh" | "max" => ReasoningEffort::High,
         _ => {
-            return Err(Error::invalid(
-                "reasoning_effort",
-                "Invalid value for 'reasoning_effort': supported are 'none', 'minimal', 'low', 'medium' and 'high'",
-            ));
+            let message = format!(
+                "Invalid value for '{path}': supported are 'none', 'minimal', 'low', 'medium', 'high', 'xhigh' and \
+                 'max'"
+            );
+            return Err(Error::invalid(path, message));
         }
-    }))
+    })
 }
 
 /// A short text that names a session or salt.

@@ -46,7 +46,7 @@ pub fn parse(body: &[u8]) -> Result<Tokenize, Error> {
     let texts = fields.boolean("return_token_strs")?.unwrap_or(false);
     let special = fields.boolean("add_special_tokens")?;
     let prompt = fields.string("prompt")?;
-    let of = match (prompt, messages(&mut fields, Rules::OpenAi)?) {
+    let of = match (prompt, messages(&mut fields, Rules::OpenAi, &mut places)?) {
         (Some(_), Some(_)) => {
             return Err(Error::invalid("prompt", "Give either 'prompt' or 'messages', not both"));
         }

@@ -5,7 +5,7 @@ use crate::{Error, ErrorKind, Places, Tool, ToolChoice};
 use serde_json::Value;
 
 /// Most tools of a request, as OpenAI limits them.
-const MAX_TOOLS: usize = 128;
+pub(super) const MAX_TOOLS: usize = 128;
 
 /// Bytes of a tool's name.
 const MAX_NAME_BYTES: usize = 256;
@@ -102,6 +102,13 @@ fn tools(fields: &mut Object) -> Result<Vec<Listed>, Error> {
 }
 
 fn function(mut body: Object) -> Result<Tool, Error> {
+    let tool = described(&mut body)?;
+    body.finish()?;
+    Ok(tool)
+}
+
+/// The fields that say what a function is, wherever they stand.
+pub(super) fn described(body: &mut Object) -> Result<Tool, Error> {
     let name = body.required_string("name")?;
     let path = body.path("name");
     if name.is_empty() || name.len() > MAX_NAME_BYTES {
@@ -116,10 +123,7 @@ fn function(mut body: Object) -> Result<Tool, Error> {
     {
         return Err(wrong_type(&body.path("parameters"), "an object", parameters));
     }
-    let tool =
-        Tool { name, description: body.string("description")?, parameters, strict: body.boolean("strict")? };
-    body.finish()?;
-    Ok(tool)
+    Ok(Tool { name, description: body.string("description")?, parameters, strict: body.boolean("strict")? })
 }
 
 /// `tool_choice`, and the names of the tools it allows where it does not allow all.

@@ -111,7 +111,7 @@ fn think_not(variables: &mut IndexMap<String, Value>) {
 fn prompt_or_messages(fields: &mut Object, places: &mut Places) -> Result<Input, Error> {
     let raw = fields.boolean("raw")?.unwrap_or(false);
     let prompt = fields.string("prompt")?;
-    let messages = messages(fields, Rules::WorkersAi)?;
+    let messages = messages(fields, Rules::WorkersAi, places)?;
     match (prompt, messages) {
         (Some(_), Some(_)) => {
             let path = fields.path("prompt");
@@ -267,7 +267,13 @@ mod tests {
             "messages": [{"role": "user", "content": "a"}], "tools": [{"name": "f", "parameters": {}}],
             "response_format": {"type": "json_schema", "json_schema": {"type": "object"}},
         });
+        let call = json!({"name": "f", "arguments": "{"});
+        let calls = json!([call, {"id": "c", "type": "function", "function": call}]);
+        let calls = json!({"messages": [{"role": "assistant", "content": "", "tool_calls": calls}]});
+        let arguments = |call: usize| format!("messages[0].tool_calls[{call}].function.arguments");
         for (input, canonical, written) in [
+            (&calls, arguments(0).as_str(), "messages[0].tool_calls[0].arguments"),
+            (&calls, &arguments(1), &arguments(1)),
             (&prompt, "messages", "prompt"),
             (&prompt, "messages[0].content", "prompt"),
             (&prompt, "prompt", "prompt"),

@@ -9,7 +9,7 @@ use crate::openai::chat::template_variables;
 use crate::openai::parameters as shared;
 use crate::{Error, ErrorKind, GenerateRequest, Input, Part, Places, ReasoningEffort, Role, json};
 use serde_json::{Map, Value, json};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// Items of one request.
 const MAX_ITEMS: usize = 65_536;
@@ -154,8 +154,15 @@ impl Asked {
     /// When an item is not there, or the whole is no conversation.
     pub fn converse(&mut self, kept: Vec<Value>, referenced: &HashMap<String, Value>) -> Result<(), Error> {
         let path = |index| if self.plain { "input".to_owned() } else { element("input", index) };
+        let mut named = HashSet::new();
         for (index, item) in self.input.iter_mut().enumerate() {
             if let Item::Reference { id } = item {
+                // Each is copied, so a short body of many would need much memory.
+                if !named.insert(id.clone()) {
+                    let path = format!("{}.id", path(index));
+                    let shown: String = id.chars().take(128).collect();
+                    return Err(Error::invalid(path, format!("Duplicate item found with id '{shown}'.")));
+                }
                 let Some(found) = referenced.get(id.as_str()) else {
                     return Err(conversation::no_such_item(id, &path(index)));
                 };
@@ -227,20 +234,7 @@ fn reasoning(fields: &mut Object) -> Result<Reasoning, Error> {
     };
     let path = reasoning.path("effort");
     let wanted = reasoning.string("effort")?;
-    let effort = match wanted.as_deref() {
-        None => None,
-        Some("none") => Some(ReasoningEffort::None),
-        Some("minimal") => Some(ReasoningEffort::Minimal),
-        Some("low") => Some(ReasoningEffort::Low),
-        Some("medium") => Some(ReasoningEffort::Medium),
-        Some("high") => Some(ReasoningEffort::High),
-        Some(_) => {
-            let message = format!(
-                "Invalid value for '{path}': supported are 'none', 'minimal', 'low', 'medium' and 'high'"
-            );
-            return Err(Error::invalid(path, message));
-        }
-    };
+    let effort = wanted.as_deref().map(|word| shared::effort(&path, word)).transpose()?;
     let path = reasoning.path("summary");
     let old = reasoning.string("generate_summary")?;
     let summary = reasoning.string("summary")?.or(old);

@@ -1,11 +1,9 @@
 //! Tools, tool choice and text format, which this dialect writes flat.
 
 use crate::fields::{self, Object, element, missing, unsupported, wrong_type};
+use crate::openai::tools::{MAX_TOOLS, described};
 use crate::{Error, ErrorKind, Places, ResponseFormat, Tool, ToolChoice};
 use serde_json::{Value, json};
-
-/// Most tools of a request, as OpenAI limits them.
-const MAX_TOOLS: usize = 128;
 
 /// `tools`: functions only.
 pub(super) fn tools(fields: &mut Object) -> Result<Vec<Tool>, Error> {
@@ -40,19 +38,7 @@ fn function(mut tool: Object) -> Result<Tool, Error> {
         );
         return Err(Error::invalid(path, message));
     }
-    let name = tool.required_string("name")?;
-    if name.is_empty() || name.len() > 256 {
-        let path = tool.path("name");
-        return Err(Error::invalid(&path, format!("Invalid value for '{path}': a name has 1 to 256 bytes")));
-    }
-    let parameters = tool.take("parameters");
-    if let Some(parameters) = &parameters
-        && !parameters.is_object()
-    {
-        return Err(wrong_type(&tool.path("parameters"), "an object", parameters));
-    }
-    let description = tool.string("description")?;
-    let strict = tool.boolean("strict")?;
+    let described = described(&mut tool)?;
     for name in ["defer_loading", "async"] {
         if tool.boolean(name)? == Some(true) {
             return Err(unsupported(&tool.path(name)));
@@ -60,7 +46,7 @@ fn function(mut tool: Object) -> Result<Tool, Error> {
     }
     tool.refuse(&["allowed_callers", "output_schema"])?;
     tool.finish()?;
-    Ok(Tool { name, description, parameters, strict })
+    Ok(described)
 }
 
 /// A tool as responses show it.

@@ -211,7 +211,7 @@ fn what_cannot_be_had_is_refused_by_name() {
         "Missing",
     );
     refused(json!({"text": {"verbosity": "low"}}), "text.verbosity", "not supported");
-    refused(json!({"reasoning": {"effort": "xhigh"}}), "reasoning.effort", "supported are");
+    refused(json!({"reasoning": {"effort": "huge"}}), "reasoning.effort", "supported are");
     refused(json!({"include": ["x"]}), "include[0]", "supported are");
     refused(json!({"max_tokens": 5}), "max_tokens", "Unrecognized");
     refused(json!({"input": []}), "input", "at least one item");
@@ -422,4 +422,29 @@ proptest! {
             let _ = asked.converse(Vec::new(), &HashMap::new());
         }
     }
+}
+
+#[test]
+fn an_item_is_referred_to_once() {
+    let reference = json!({"type": "item_reference", "id": "msg_1"});
+    let mut asked =
+        parse(json!({"model": "m", "input": [reference, reference]}).to_string().as_bytes()).unwrap();
+    let kept = HashMap::from([("msg_1".to_owned(), json!({"role": "user", "content": "hi"}))]);
+    let error = asked.converse(Vec::new(), &kept).unwrap_err();
+    assert_eq!(error, Error::invalid("input[1].id", "Duplicate item found with id 'msg_1'."));
+}
+
+#[test]
+fn efforts_beyond_high_are_high() {
+    for (word, effort) in [
+        ("none", ReasoningEffort::None),
+        ("minimal", ReasoningEffort::Minimal),
+        ("high", ReasoningEffort::High),
+        ("xhigh", ReasoningEffort::High),
+        ("max", ReasoningEffort::High),
+    ] {
+        let asked = parsed(json!({"reasoning": {"effort": word}})).unwrap();
+        assert_eq!(asked.request.reasoning_effort, Some(effort), "{word}");
+    }
+    refused(json!({"reasoning": {"effort": "huge"}}), "reasoning.effort", "'xhigh' and 'max'");
 }
