@@ -220,6 +220,54 @@ fn the_documented_tool_loop_of_a_script_is_played() {
 }
 
 #[test]
+fn a_faulty_history_is_named_as_each_dialect_writes_it() {
+    let data = folder();
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/scripts/tool-loop.json");
+    let (_running, address) = serve(&data, &["--model", &format!("agent=script:{}", script.display())]);
+    let account = "/client/v4/accounts/a/ai";
+    let user = serde_json::json!({"role": "user", "content": "hi"});
+    let message = |arguments: &str| {
+        let function = serde_json::json!({"name": "f", "arguments": arguments});
+        let call = serde_json::json!({"id": "c", "type": "function", "function": function});
+        serde_json::json!({"role": "assistant", "content": null, "tool_calls": [call]})
+    };
+    let item = |arguments: &str| serde_json::json!({"type": "function_call", "call_id": "c", "name": "f", "arguments": arguments});
+    let flat = serde_json::json!({"role": "assistant", "content": "", "tool_calls": [{"name": "f", "arguments": "{"}]});
+    let tool = serde_json::json!({"role": "tool", "content": "1", "tool_call_id": "c"});
+    let output = serde_json::json!({"type": "function_call_output", "call_id": "c", "output": "1"});
+    let block = serde_json::json!({"type": "tool_use", "id": "c", "name": "f", "input": {}});
+    let used = serde_json::json!({"role": "assistant", "content": [block]});
+    for (path, field, history, place) in [
+        ("/v1/chat/completions", "messages", [&user, &message("{}"), &user], "messages[1].tool_calls[0].id"),
+        (
+            "/v1/chat/completions",
+            "messages",
+            [&user, &message("{"), &tool],
+            "tool_calls[0].function.arguments",
+        ),
+        ("/v1/responses", "input", [&user, &item("{}"), &user], "input[1].call_id"),
+        ("/v1/responses", "input", [&user, &item("{"), &output], "input[1].arguments"),
+        ("/v1/messages", "messages", [&user, &used, &user], "messages.1.content.0: `tool_use` ids"),
+        (
+            &format!("{account}/run/agent"),
+            "messages",
+            [&user, &flat, &tool],
+            "'messages[1].tool_calls[0].arguments'",
+        ),
+    ] {
+        let mut body = serde_json::json!({"max_tokens": 5, field: history});
+        if path == "/v1/responses" {
+            body.as_object_mut().expect("an object").remove("max_tokens");
+        }
+        if !path.starts_with(account) {
+            body["model"] = "agent".into();
+        }
+        let answer = post(&address, path, &body);
+        assert!(answer.starts_with("HTTP/1.1 400") && answer.contains(place), "{path} {place}: {answer}");
+    }
+}
+
+#[test]
 fn a_script_with_a_fault_ends_the_start_with_its_place() {
     let data = folder();
     let start = |model: &str, parts: &[&str]| {

@@ -37,6 +37,9 @@ pub enum Error {
     /// The store has been closed, or the work ended with a panic.
     #[error("the store did not answer")]
     Closed,
+    /// The work gave up by itself; the text is its own.
+    #[error("{0}")]
+    Undone(String),
     /// Anything else; the text is the database's.
     #[error("the store failed: {0}")]
     Failed(String),

@@ -129,6 +129,8 @@ fn same(error: &Error) -> Error {
         Error::Full => Error::Full,
         Error::Busy => Error::Busy,
         Error::Closed => Error::Closed,
-        Error::Open { .. } | Error::Newer { .. } | Error::Failed(_) => Error::Failed(error.to_string()),
+        Error::Open { .. } | Error::Newer { .. } | Error::Undone(_) | Error::Failed(_) => {
+            Error::Failed(error.to_string())
+        }
     }
 }

@@ -2,7 +2,7 @@
 //! at one path.
 
 use super::body::read;
-use super::openai::{located, session};
+use super::openai::{located, placed, session};
 use super::refusal::{Answered, Dialect, json};
 use super::{App, fresh_id, openai, sse};
 use axum::extract::rejection::{PathRejection, QueryRejection};
@@ -24,7 +24,7 @@ pub(super) async fn messages(State(app): State<Arc<App>>, request: Request) -> A
     request.session = named_session(&headers).or(request.session);
     let head = Head { id: format!("msg_{}", fresh_id()), model: app.model_id(&request.model), thoughts };
     let answer = app.backend.generate(request).await;
-    let mut answer = answer.map_err(|error| layout.locate(located(error, "messages")))?;
+    let mut answer = placed(answer, move |error| layout.locate(located(error, "messages")))?;
     if stream {
         return Ok(sse::response(&app, Dialect::Anthropic, vec![answer], EventWriter::new(head)));
     }

@@ -35,6 +35,15 @@ impl Room {
         Self(Arc::new(Semaphore::new(bytes.min(Semaphore::MAX_PERMITS))))
     }
 
+    /// Room for so many bytes of text that is taken from elsewhere.
+    pub(super) async fn hold(&self, config: &Config, bytes: u64) -> Result<Held, Error> {
+        let mut held = Held::default();
+        // What is larger than all the room gets all of it.
+        let bytes = usize::try_from(bytes.min(config.body_budget.0)).unwrap_or(usize::MAX);
+        self.take(&mut held, bytes, config.body_wait).await?;
+        Ok(held)
+    }
+
     /// Makes `held` at least so many bytes; waits only where it is nothing yet.
     async fn take(&self, held: &mut Held, bytes: usize, wait: Duration) -> Result<(), Error> {
         let full = || Error::new(ErrorKind::Overloaded, "Too many large requests are coming in; try again");
@@ -55,7 +64,7 @@ impl Room {
 
 /// The room that a body has; dropping it gives it back.
 #[derive(Default)]
-struct Held(Option<OwnedSemaphorePermit>);
+pub(super) struct Held(Option<OwnedSemaphorePermit>);
 
 /// A whole body and its room.
 pub(super) struct Body {
@@ -74,17 +83,29 @@ impl Body {
         self,
         parse: impl FnOnce(&[u8]) -> Result<T, Error> + Send + 'static,
     ) -> Result<T, Error> {
-        if self.bytes.len() <= PARSE_HERE {
+        if !self.is_large() {
             return parse(self.bytes());
         }
         // The method makes the closure hold all of the body, the room included.
-        match tokio::task::spawn_blocking(move || parse(self.bytes())).await {
-            Ok(parsed) => parsed,
-            Err(error) => match error.try_into_panic() {
-                Ok(panic) => std::panic::resume_unwind(panic),
-                Err(_) => Err(Error::new(ErrorKind::Unavailable, "The server is shutting down")),
-            },
-        }
+        aside(move || parse(self.bytes())).await
+    }
+
+    /// Whether what is in it takes long to look at.
+    pub(super) const fn is_large(&self) -> bool {
+        self.bytes.len() > PARSE_HERE
+    }
+}
+
+/// Does what takes long on a thread that nobody else waits for.
+pub(super) async fn aside<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, Error> + Send + 'static,
+) -> Result<T, Error> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(done) => done,
+        Err(error) => match error.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            Err(_) => Err(Error::new(ErrorKind::Unavailable, "The server is shutting down")),
+        },
     }
 }
 

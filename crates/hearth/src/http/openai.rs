@@ -21,8 +21,9 @@ pub(super) async fn chat(State(app): State<Arc<App>>, request: Request) -> Answe
     let form = chat::Asked::from(&asked);
     let head = head(&app, "chatcmpl", &asked.request.model);
     let choices = asked.request.choices;
+    let places = asked.places;
     let answer = app.backend.generate(asked.request).await;
-    let answer = answer.map_err(|error| asked.places.locate(located(error, "messages")))?;
+    let answer = placed(answer, move |error| places.locate(located(error, "messages")))?;
     if asked.stream {
         return Ok(sse::response(&app, dialect, vec![answer], chat::ChunkWriter::new(head, form)));
     }
@@ -39,12 +40,12 @@ pub(super) async fn completions(State(app): State<Arc<App>>, request: Request) -
     let Some(first) = asked.requests.first() else { unreachable!("a completion has at least one prompt") };
     let head = head(&app, "cmpl", &first.model);
     let choices = first.choices;
-    let generate = |request: GenerateRequest| {
+    let generate = async |request: GenerateRequest| {
         let session = session.clone().or(request.session);
-        app.backend.generate(GenerateRequest { session, ..request })
+        let answer = app.backend.generate(GenerateRequest { session, ..request }).await;
+        placed(answer, |error| located(error, "prompt"))
     };
-    let answers = try_join_all(asked.requests.into_iter().map(generate));
-    let answers = answers.await.map_err(|error| located(error, "prompt"))?;
+    let answers = try_join_all(asked.requests.into_iter().map(generate)).await?;
     if asked.stream {
         let writer = completions::ChunkWriter::new(head, form, answers.len());
         return Ok(sse::response(&app, dialect, answers, writer));
@@ -105,6 +106,15 @@ pub(super) fn located(error: Error, prompt: &str) -> Error {
         (None, ErrorKind::ModelNotFound) => error.at("model"),
         _ => error,
     }
+}
+
+/// An answer, or why there is none. Errors, also those in the middle of it, name fields as `locate` has them.
+pub(super) fn placed(
+    answer: Result<DeltaStream, Error>,
+    locate: impl Fn(Error) -> Error + Send + 'static,
+) -> Result<DeltaStream, Error> {
+    let answer = answer.map_err(&locate)?;
+    Ok(answer.map(move |delta| delta.map_err(&locate)).boxed())
 }
 
 /// The whole answer.

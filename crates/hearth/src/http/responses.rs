@@ -4,8 +4,8 @@
 //! Where it cannot be kept, a caller who asked for that is told so; one who did not, and only has the default, gets the
 //! answer with `store` false.
 
-use super::body::read;
-use super::openai::session;
+use super::body::{Held, aside, read};
+use super::openai::{placed, session};
 use super::refusal::{Answered, Dialect, json};
 use super::{App, fresh_id, sse};
 use crate::kept::{History, Items, Turn};
@@ -42,9 +42,10 @@ fn salt(query: &HashMap<String, String>) -> Option<&str> {
 pub(super) async fn create(State(app): State<Arc<App>>, request: Request) -> Answered {
     let dialect = Dialect::of(request.uri().path());
     let (headers, body) = read(&app, request).await?;
-    let mut asked = body.parse(responses::parse).await?;
+    let large = body.is_large();
+    let asked = body.parse(responses::parse).await?;
     let keep = keeps(&app, asked.store)?;
-    recall(&app, &mut asked).await?;
+    let mut asked = recall(&app, asked, large).await?;
     let mut request = std::mem::take(&mut asked.request);
     request.session = session(&headers).or(request.session);
     let head = Head {
@@ -59,10 +60,12 @@ pub(super) async fn create(State(app): State<Arc<App>>, request: Request) -> Ans
         input: written_input(&head.id, &asked.input),
         must: asked.store == Some(true),
     });
-    let mut answer = app.backend.generate(request).await.map_err(|error| asked.locate(error))?;
-    let responding = Responding::new(head, asked.form, asked.input.len(), keep);
+    let responding = Responding::new(head, std::mem::take(&mut asked.form), asked.input.len(), keep);
     let mut answering = Answering { app: Arc::clone(&app), responding, keeping };
-    if asked.stream {
+    let stream = asked.stream;
+    asked.input.clear();
+    let mut answer = placed(app.backend.generate(request).await, move |error| asked.locate(error))?;
+    if stream {
         return Ok(sse::settled(&app, dialect, vec![answer], answering));
     }
     loop {
@@ -92,20 +95,31 @@ fn off(field: &str, why: &str) -> Error {
     Error::new(ErrorKind::Unsupported, message).at(field)
 }
 
-/// Puts the conversation together, with what is kept of it.
-async fn recall(app: &App, asked: &mut Asked) -> Result<(), Error> {
+/// Puts the conversation together, with what is kept of it, which has room as a body has. `large`: it takes long even
+/// without that.
+async fn recall(app: &App, mut asked: Asked, large: bool) -> Result<Asked, Error> {
+    const FIELD: &str = "previous_response_id";
     let salt = asked.request.cache_salt.as_deref();
+    let places: HashMap<String, (String, usize)> =
+        asked.references().filter_map(|id| Some((id.to_owned(), place_of(id)?))).collect();
+    let single: HashSet<String> = places.values().map(|(turn, _)| turn.clone()).collect();
+    let single: Vec<String> = single.into_iter().collect();
+    if let (Some(_), Some(why)) = (&asked.previous, app.kept.off()) {
+        return Err(off(FIELD, why));
+    }
+    let mut held = Held::default();
+    if asked.previous.is_some() || !single.is_empty() {
+        let size = app.kept.size(asked.previous.as_deref(), single.clone(), salt).await;
+        let size = size.map_err(|error| match error.kind {
+            ErrorKind::ContextLength => error.at(if asked.previous.is_some() { FIELD } else { "input" }),
+            _ => error,
+        })?;
+        held = app.room.hold(&app.config, size).await?;
+    }
     let mut kept = Vec::new();
     if let Some(id) = &asked.previous {
-        const FIELD: &str = "previous_response_id";
-        if let Some(why) = app.kept.off() {
-            return Err(off(FIELD, why));
-        }
         let shown: String = id.chars().take(128).collect();
-        match app.kept.history(id, salt).await.map_err(|error| match error.kind {
-            ErrorKind::ContextLength => error.at(FIELD),
-            _ => error,
-        })? {
+        match app.kept.history(id, salt).await? {
             History::Whole(turns) => {
                 kept = turns.into_iter().flat_map(|turn| turn.input.into_iter().chain(turn.output)).collect();
             }
@@ -120,12 +134,9 @@ async fn recall(app: &App, asked: &mut Asked) -> Result<(), Error> {
             }
         }
     }
-    let places: HashMap<String, (String, usize)> =
-        asked.references().filter_map(|id| Some((id.to_owned(), place_of(id)?))).collect();
     let mut referenced = HashMap::new();
-    if !places.is_empty() {
-        let turns: HashSet<String> = places.values().map(|(turn, _)| turn.clone()).collect();
-        let turns = app.kept.turns(turns.into_iter().collect(), salt).await?;
+    if !single.is_empty() {
+        let turns = app.kept.turns(single, salt).await?;
         for (id, (turn, number)) in places {
             // Ids differ in what stands before the place, too.
             let item = turns.get(&turn).and_then(|items| nth(items, number)).filter(|item| item["id"] == *id);
@@ -134,7 +145,13 @@ async fn recall(app: &App, asked: &mut Asked) -> Result<(), Error> {
             }
         }
     }
-    asked.converse(kept, &referenced)
+    let large = large || asked.previous.is_some() || !referenced.is_empty();
+    let converse = move || {
+        asked.converse(kept, &referenced)?;
+        drop(held);
+        Ok(asked)
+    };
+    if large { aside(converse).await } else { converse() }
 }
 
 /// An item by its number in its turn.

@@ -51,6 +51,8 @@ pub async fn serve(
         clock: Arc::new(SystemClock::default()),
         metrics: Metrics::default(),
     });
+    let sweeping = Arc::clone(&app);
+    let sweeping = tokio::spawn(async move { sweeping.kept.sweep().await });
     let router = routes::router(Arc::clone(&app));
     let (stop, stopped) = watch::channel(());
     let mut connections = JoinSet::new();
@@ -77,6 +79,9 @@ pub async fn serve(
         tracing::warn!(count = connections.len(), "connections were cut after the grace time");
         connections.shutdown().await;
     }
+    sweeping.abort();
+    // The store is closed when the last holder of it is gone.
+    let _ = sweeping.await;
     Ok(())
 }
 

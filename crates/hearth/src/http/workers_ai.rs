@@ -2,7 +2,7 @@
 //! there is one.
 
 use super::body::read;
-use super::openai::{gather, head, located, session};
+use super::openai::{gather, head, located, placed, session};
 use super::refusal::{Answered, Dialect, json};
 use super::{App, sse};
 use axum::extract::rejection::{PathRejection, QueryRejection};
@@ -146,7 +146,7 @@ async fn text(app: &Arc<App>, headers: &HeaderMap, asked: TextRequest, form: For
         (head(app, "chatcmpl", &request.model), chat::Asked { choices, logprobs, include_usage })
     });
     let deltas = app.backend.generate(request).await;
-    let deltas = deltas.map_err(|error| told(places.locate(located(error, "messages"))))?;
+    let deltas = placed(deltas, move |error| told(places.locate(located(error, "messages"))))?;
     Ok(match (stream, openai) {
         (true, None) => sse::response(app, form.dialect(), vec![deltas], generated::FrameWriter::default()),
         (true, Some((head, asked))) => {

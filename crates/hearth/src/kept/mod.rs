@@ -2,8 +2,9 @@
 //!
 //! A turn is a response with its own input; it names the turn before it. Turns that follow from one another are a
 //! conversation, which is kept until nobody has added to it for the retention time, or until newer ones need its
-//! room: a conversation is kept whole or not at all, save for turns that a caller deletes. Expired ones are never
-//! given back, though they are swept only now and then. A turn made with a cache salt is found with that salt only.
+//! room: a conversation is kept whole or not at all, save for turns that a caller deletes and for old branches of one
+//! that needs all the room. Invariant: what is kept never has more than its room. Expired conversations are never given
+//! back, though they are swept only now and then. A turn made with a cache salt is found with that salt only.
 //!
 //! Not here: what a turn's items mean (that is the dialect's), and who may ask.
 
@@ -14,7 +15,6 @@ use sha2::{Digest, Sha256};
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use store::{Part, Row, Store, Work};
 
@@ -27,8 +27,11 @@ const ROW: usize = 512;
 /// Text of a conversation that a request may go on from.
 const CONVERSATION: i64 = 64 << 20;
 
-/// Time between two sweeps, in seconds.
-const SWEEP: u64 = 3600;
+/// Time between two sweeps.
+const SWEEP: Duration = Duration::from_secs(3600);
+
+/// Rows that are deleted in one go, so that writes between have their turn.
+const BATCH: i64 = 64;
 
 /// The turns from the oldest to the named one, as long as each is there.
 const CHAIN: &str = "WITH RECURSIVE chain (id, previous, depth) AS (
@@ -38,6 +41,19 @@ const CHAIN: &str = "WITH RECURSIVE chain (id, previous, depth) AS (
     UNION ALL
     SELECT turns.id, turns.previous, chain.depth + 1 FROM chain
       JOIN responses_turns AS turns ON turns.id = chain.previous AND turns.salt = ?2
+)";
+
+/// Deletes turns of a conversation that a turn does not go on from, the oldest first, until so many bytes are freed.
+const BRANCHES: &str = "WITH RECURSIVE chain (id, previous) AS (
+    SELECT id, previous FROM responses_turns WHERE id = ?2
+    UNION ALL
+    SELECT turns.id, turns.previous FROM chain JOIN responses_turns AS turns ON turns.id = chain.previous
+)
+DELETE FROM responses_turns WHERE id IN (
+    SELECT id FROM (
+        SELECT id, bytes, sum(bytes) OVER (ORDER BY rowid) AS freed FROM responses_turns
+          WHERE conversation = ?1 AND id NOT IN (SELECT id FROM chain)
+    ) WHERE freed - bytes < ?3
 )";
 
 /// How long and how much.
@@ -54,8 +70,6 @@ pub struct Kept {
     store: Result<Store, String>,
     limits: Limits,
     clock: Arc<dyn Clock>,
-    /// When the last sweep began.
-    swept: AtomicU64,
 }
 
 /// One response to keep.
@@ -101,14 +115,14 @@ impl Kept {
     /// # Errors
     /// When the store cannot be used.
     pub fn open(folder: &Path, limits: Limits, clock: Arc<dyn Clock>) -> Result<Self, store::Error> {
-        Ok(Self { store: Ok(Store::open(folder, &[TABLES])?), limits, clock, swept: AtomicU64::new(0) })
+        Ok(Self { store: Ok(Store::open(folder, &[TABLES])?), limits, clock })
     }
 
     /// Keeps nothing, for this reason.
     #[must_use]
     pub fn nothing(why: impl Into<String>, clock: Arc<dyn Clock>) -> Self {
         let limits = Limits { retention: Duration::ZERO, size: Bytes(0) };
-        Self { store: Err(why.into()), limits, clock, swept: AtomicU64::new(0) }
+        Self { store: Err(why.into()), limits, clock }
     }
 
     /// Why nothing is kept, where that is so.
@@ -128,20 +142,36 @@ impl Kept {
     /// When it cannot be kept.
     pub async fn keep(&self, turn: Turn) -> Result<(), Error> {
         let Ok(store) = &self.store else { return Ok(()) };
-        let now = self.clock.unix_seconds();
-        let sweep = now.saturating_sub(self.swept.load(Ordering::Relaxed)) >= SWEEP;
-        if sweep {
-            self.swept.store(now, Ordering::Relaxed);
-        }
-        let (cutoff, size) = (self.cutoff(), number(self.limits.size.0));
+        let (now, size) = (number(self.clock.unix_seconds()), self.limits.size);
         let written = store.write(move |work| {
-            if sweep {
-                work.execute("DELETE FROM responses_conversations WHERE used < ?1", &[cutoff.into()])?;
+            let conversation = insert(work, &turn, now)?;
+            if make_room(work, number(size.0), conversation, &turn.id)? {
+                return Ok(());
             }
-            let conversation = insert(work, &turn, number(now))?;
-            make_room(work, size, conversation)
+            Err(store::Error::Undone(format!(
+                "it and what it goes on from need more room than all of {size}"
+            )))
         });
         written.await.map_err(|error| unavailable("The response could not be kept", &error))
+    }
+
+    /// Deletes what has expired, now and every hour from now on, as long as it is polled.
+    pub async fn sweep(&self) {
+        loop {
+            if let Err(error) = self.sweep_once().await {
+                tracing::warn!(%error, "expired responses could not be deleted");
+            }
+            tokio::time::sleep(SWEEP).await;
+        }
+    }
+
+    async fn sweep_once(&self) -> Result<(), store::Error> {
+        let Ok(store) = &self.store else { return Ok(()) };
+        let cutoff = self.cutoff();
+        let sql = "DELETE FROM responses_conversations WHERE id IN
+            (SELECT id FROM responses_conversations WHERE used < ?1 LIMIT ?2)";
+        while store.write(move |work| work.execute(sql, &[cutoff.into(), BATCH.into()])).await? > 0 {}
+        Ok(())
     }
 
     /// The response object.
@@ -163,39 +193,57 @@ impl Kept {
         .map(Option::flatten)
     }
 
-    /// The conversation up to a turn, this one included.
+    /// Bytes of text of the conversation up to a turn and of these single turns, of what is here.
     ///
     /// # Errors
-    /// When it is too long, or the store fails.
+    /// When it is more than a request may go on from, or the store fails.
+    pub async fn size(
+        &self,
+        last: Option<&str>,
+        single: Vec<String>,
+        salt: Option<&str>,
+    ) -> Result<u64, Error> {
+        let read = self.read(last.unwrap_or_default(), salt, |work, values| {
+            let sum = |sql: &str, values: &[store::Value]| {
+                work.query(sql, values)?.first().map_or(Ok(0), |row| row.integer(0))
+            };
+            let chain =
+                "SELECT coalesce(sum(turns.bytes), 0) FROM chain JOIN responses_turns AS turns USING (id)";
+            let mut bytes = sum(&format!("{CHAIN} {chain}"), values)?;
+            for id in single {
+                let values = [id.into(), values[1].clone()];
+                let turn = "SELECT bytes FROM responses_turns WHERE id = ?1 AND salt = ?2";
+                bytes += sum(turn, &values)?;
+            }
+            Ok(bytes)
+        });
+        let bytes = read.await?.unwrap_or_default();
+        if bytes <= CONVERSATION {
+            return Ok(bytes.unsigned_abs());
+        }
+        let (bytes, most) = (Bytes(bytes.unsigned_abs()), Bytes(CONVERSATION.unsigned_abs()));
+        let message = format!(
+            "What is kept of the conversation has {bytes} of text, at most {most} can be gone on from"
+        );
+        Err(Error::new(ErrorKind::ContextLength, message))
+    }
+
+    /// The conversation up to a turn, this one included. What it takes is told by [`Kept::size`].
+    ///
+    /// # Errors
+    /// When the store fails.
     pub async fn history(&self, id: &str, salt: Option<&str>) -> Result<History, Error> {
         let read = self.read(id, salt, |work, values| {
-            let sum =
-                "SELECT coalesce(sum(turns.bytes), 0) FROM chain JOIN responses_turns AS turns USING (id)";
-            let bytes = work.query(&format!("{CHAIN} {sum}"), values)?;
-            let bytes = bytes.first().map_or(Ok(0), |row| row.integer(0))?;
-            if bytes > CONVERSATION {
-                return Ok(Err(bytes));
-            }
             let all = "SELECT turns.input, turns.output, turns.previous FROM chain
                 JOIN responses_turns AS turns USING (id) ORDER BY depth DESC";
             let rows = work.query(&format!("{CHAIN} {all}"), values)?;
-            let Some(oldest) = rows.first() else { return Ok(Ok(History::Unknown)) };
+            let Some(oldest) = rows.first() else { return Ok(History::Unknown) };
             if let Some(missing) = oldest.optional_text(2)? {
-                return Ok(Ok(History::Broken(missing.to_owned())));
+                return Ok(History::Broken(missing.to_owned()));
             }
-            let turns = rows.iter().map(items).collect::<Result<_, _>>()?;
-            Ok(Ok(History::Whole(turns)))
+            Ok(History::Whole(rows.iter().map(items).collect::<Result<_, _>>()?))
         });
-        match read.await? {
-            None => Ok(History::Unknown),
-            Some(Ok(history)) => Ok(history),
-            Some(Err(bytes)) => {
-                let (bytes, most) = (Bytes(bytes.unsigned_abs()), Bytes(CONVERSATION.unsigned_abs()));
-                let message =
-                    format!("The conversation has {bytes} of text, at most {most} can be gone on from");
-                Err(Error::new(ErrorKind::ContextLength, message))
-            }
-        }
+        Ok(read.await?.unwrap_or(History::Unknown))
     }
 
     /// The items of these turns, of those that are here.
@@ -299,22 +347,25 @@ fn insert(work: &Work<'_>, turn: &Turn, now: i64) -> Result<i64, store::Error> {
     Ok(conversation)
 }
 
-/// Deletes the conversations that were not used for the longest time until the others fit; never `but`.
-fn make_room(work: &Work<'_>, size: i64, but: i64) -> Result<(), store::Error> {
-    loop {
+/// Deletes the conversations that were not used for the longest time until the others fit, `but` the last; then of this
+/// one the oldest turns that the named one does not go on from. Tells whether all fits.
+fn make_room(work: &Work<'_>, size: i64, but: i64, turn: &str) -> Result<bool, store::Error> {
+    let too_much = || {
         let bytes = work.query("SELECT bytes FROM responses_size", &[])?;
-        if bytes.first().map_or(Ok(0), |row| row.integer(0))? <= size {
-            return Ok(());
-        }
+        Ok::<_, store::Error>(bytes.first().map_or(Ok(0), |row| row.integer(0))? - size)
+    };
+    while too_much()? > 0 {
         let deleted = work.execute(
             "DELETE FROM responses_conversations WHERE id =
              (SELECT id FROM responses_conversations WHERE id != ?1 ORDER BY used, id LIMIT 1)",
             &[but.into()],
         )?;
         if deleted == 0 {
-            return Ok(());
+            work.execute(BRANCHES, &[but.into(), turn.into(), too_much()?.into()])?;
+            return Ok(too_much()? <= 0);
         }
     }
+    Ok(true)
 }
 
 fn items(row: &Row) -> Result<Items, store::Error> {
@@ -352,7 +403,9 @@ fn unavailable(what: &str, error: &store::Error) -> Error {
     };
     // The database's own words are for the log.
     let why = match error {
-        store::Error::Full | store::Error::Busy | store::Error::Closed => error.to_string(),
+        store::Error::Full | store::Error::Busy | store::Error::Closed | store::Error::Undone(_) => {
+            error.to_string()
+        }
         _ => "the store failed".to_owned(),
     };
     Error::new(kind, format!("{what}: {why}"))

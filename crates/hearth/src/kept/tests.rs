@@ -3,6 +3,7 @@
 use super::*;
 use proptest::prelude::*;
 use serde_json::json;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A clock that stands until it is told.
 #[derive(Default)]
@@ -119,8 +120,9 @@ async fn a_conversation_lives_from_its_last_turn_on() {
     assert!(!found(&kept, "lone").await);
     fixture.pass(11 * DAY);
     assert_eq!(kept.history("b", None).await.unwrap(), History::Unknown);
-    // The sweep comes with the next turn, and frees the room.
+    assert_eq!(sizes(&kept).await.0, 3, "still there, and given to nobody");
     kept.keep(turn("new", None)).await.unwrap();
+    kept.sweep_once().await.unwrap();
     assert_eq!(sizes(&kept).await, (1, one().await));
 }
 
@@ -135,6 +137,57 @@ async fn when_room_runs_out_the_conversation_unused_for_longest_goes() {
     // `a` was used by `c` after `b`.
     assert!(!found(&kept, "b").await);
     assert!(found(&kept, "a").await && found(&kept, "c").await && found(&kept, "d").await);
+}
+
+#[tokio::test]
+async fn a_conversation_that_needs_all_room_loses_its_oldest_branches_and_never_gets_more() {
+    let fixture = Fixture::new(3 * one().await as u64);
+    let kept = fixture.open();
+    kept.keep(turn("other", None)).await.unwrap();
+    for (id, previous) in [("a", None), ("b", Some("a")), ("c", Some("a")), ("d", Some("a"))] {
+        kept.keep(turn(id, previous)).await.unwrap();
+    }
+    assert!(!found(&kept, "other").await && !found(&kept, "b").await);
+    assert!(found(&kept, "a").await && found(&kept, "c").await && found(&kept, "d").await);
+    // A chain that is as long as all the room cannot become longer, and stays as it is.
+    kept.keep(turn("e", Some("d"))).await.unwrap();
+    assert!(!found(&kept, "c").await);
+    let error = kept.keep(turn("f", Some("e"))).await.unwrap_err();
+    assert!(error.message.contains("need more room than all of"), "{error}");
+    assert_eq!(whole(kept.history("e", None).await.unwrap()).len(), 3);
+    assert!(!found(&kept, "f").await);
+}
+
+#[tokio::test]
+async fn a_sweep_deletes_all_that_expired_however_much() {
+    let fixture = Fixture::new(1 << 20);
+    let kept = fixture.open();
+    for number in 0..=2 * BATCH {
+        kept.keep(turn(&number.to_string(), None)).await.unwrap();
+    }
+    fixture.pass(31 * DAY);
+    kept.sweep_once().await.unwrap();
+    assert_eq!(sizes(&kept).await, (0, 0));
+}
+
+#[tokio::test]
+async fn the_size_of_what_is_read_is_that_of_its_turns() {
+    let fixture = Fixture::new(1 << 20);
+    let kept = fixture.open();
+    for (id, previous) in [("a", None), ("b", Some("a")), ("o", Some("a"))] {
+        kept.keep(turn(id, previous)).await.unwrap();
+    }
+    let one = kept.size(Some("a"), Vec::new(), None).await.unwrap();
+    for (last, single, salt, turns) in [
+        (Some("b"), vec![], None, 2),
+        (Some("b"), vec!["o", "nobody"], None, 3),
+        (None, vec!["a", "b"], None, 2),
+        (Some("nobody"), vec![], None, 0),
+        (Some("b"), vec!["a"], Some("s"), 0),
+    ] {
+        let single = single.into_iter().map(str::to_owned).collect();
+        assert_eq!(kept.size(last, single, salt).await.unwrap(), turns * one, "{last:?}");
+    }
 }
 
 #[tokio::test]
@@ -179,7 +232,8 @@ proptest! {
                 let named = (number > 0).then(|| format!("{}", usize::from(which) % number));
                 match what % 4 {
                     0 => kept.keep(turn(&number.to_string(), None)).await.unwrap(),
-                    1 => kept.keep(turn(&number.to_string(), named.as_deref())).await.unwrap(),
+                    // A conversation that fills all the room cannot grow.
+                    1 => drop(kept.keep(turn(&number.to_string(), named.as_deref())).await),
                     2 => {
                         if let Some(id) = named {
                             kept.delete(&id, None).await.unwrap();
@@ -188,12 +242,7 @@ proptest! {
                     }
                     _ => fixture.pass(u64::from(which) * 7200),
                 }
-                let (_, now) = sizes(&kept).await;
-                // One conversation may be larger than all the room.
-                let read = kept.store.as_ref().unwrap().read(|work| {
-                    work.query("SELECT count(*) FROM responses_conversations", &[])?[0].integer(0)
-                });
-                assert!(now <= size || read.await.unwrap() == 1);
+                assert!(sizes(&kept).await.1 <= size);
             }
         });
     }

@@ -5,6 +5,7 @@
 mod anthropic;
 mod binding;
 mod dialects;
+mod faults;
 mod openai;
 mod rerank;
 mod responses;
@@ -107,17 +108,15 @@ impl Backend for Handle {
                 }
                 "long" => return Err(Error::new(ErrorKind::ContextLength, "10 tokens, at most 5")),
                 "panic" => panic!("told to"),
-                "panic later" => stream::iter([Ok(STARTED)])
-                    .chain(stream::once(async { panic!("told to") }))
-                    .boxed(),
+                "panic later" => {
+                    stream::iter([Ok(STARTED)]).chain(stream::once(async { panic!("told to") })).boxed()
+                }
                 "fail later" => {
                     let error = Error::new(ErrorKind::Unavailable, "the engine failed");
                     stream::iter([Ok(STARTED), Ok(text(0, "one")), Err(error)]).boxed()
                 }
                 "cut" => stream::iter([Ok(STARTED), Ok(text(0, "one"))]).boxed(),
-                "hang" => {
-                    stream::iter([Ok(STARTED), Ok(text(0, "one"))]).chain(stream::pending()).boxed()
-                }
+                "hang" => stream::iter([Ok(STARTED), Ok(text(0, "one"))]).chain(stream::pending()).boxed(),
                 "told" => {
                     let receiver = fake.told.lock().unwrap().take().unwrap();
                     stream::unfold(receiver, |mut receiver| async {
@@ -138,6 +137,9 @@ impl Backend for Handle {
 
     fn count(&self, request: GenerateRequest) -> BoxFuture<'_, Result<u32, Error>> {
         Box::pin(async move {
+            if request.model != "echo" {
+                return Err(Error::new(ErrorKind::ModelNotFound, "no such model"));
+            }
             let Input::Chat(messages) = &request.input else { return Ok(1) };
             Ok(messages.iter().map(|message| words(&message.content.joined_text()).len() as u32).sum())
         })

@@ -246,7 +246,7 @@ async fn models_are_listed_and_found_by_any_name() {
     }
     let reply = server.get("/v1/models/nope").await;
     let message = reply.json()["error"]["message"].as_str().unwrap().to_owned();
-    assert_eq!(message, r#"there is no model "nope"; models here: echo, vectors"#);
+    assert_eq!(message, r#"there is no model "nope"; models here: echo, vectors, ranker"#);
     assert_eq!((reply.status, &reply.json()["error"]["code"]), (404, &json!("model_not_found")));
     server.stop().await;
 }

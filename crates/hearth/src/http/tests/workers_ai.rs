@@ -130,10 +130,10 @@ async fn paging_ends_with_an_empty_page() {
     let server = Server::start().await;
     let page = async |query: &str| server.get(&format!("{ACCOUNT}/models/search{query}")).await.json();
     let first = page("").await;
-    assert_eq!(first["result"].as_array().unwrap().len(), 2);
+    assert_eq!(first["result"].as_array().unwrap().len(), 3);
     assert_eq!(
         first["result_info"],
-        json!({"page": 1, "per_page": 50, "count": 2, "total_count": 2, "total_pages": 1})
+        json!({"page": 1, "per_page": 50, "count": 3, "total_count": 3, "total_pages": 1})
     );
     assert_eq!(first["result"][0]["task"]["name"], "Text Generation");
     assert_eq!(first["result"][0]["created_at"], "2026-02-02 10:00:00.000");
