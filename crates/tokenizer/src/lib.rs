@@ -14,6 +14,7 @@
 mod added;
 mod bpe;
 mod bytelevel;
+mod charsmap;
 mod class;
 mod decoder;
 mod detokenizer;

@@ -7,6 +7,7 @@ use std::borrow::Cow;
 use fancy_regex::Regex;
 use unicode_normalization::{IsNormalized, UnicodeNormalization, is_nfc_quick, is_nfkc_quick};
 
+use crate::charsmap::Charsmap;
 use crate::class::{Classes, MARK, NONSPACING, OTHER, SPACE};
 use crate::pretokenizer::{Place, Prefix};
 
@@ -42,6 +43,8 @@ pub(crate) enum Step {
         accents: bool,
         lowercase: bool,
     },
+    /// SentencePiece's compiled rules.
+    Precompiled(Charsmap),
 }
 
 impl Step {
@@ -111,6 +114,7 @@ impl Step {
             Self::Bert { clean, chinese, accents, lowercase } => {
                 bert(text, plain, *clean, *chinese, *accents, *lowercase).into()
             }
+            Self::Precompiled(rules) => rules.apply(text),
         }
     }
 }

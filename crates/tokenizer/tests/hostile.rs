@@ -21,7 +21,14 @@ fn bpe(vocab: &str, merges: &str, more: &str) -> String {
 #[test]
 fn an_unknown_component_is_named() {
     let with = |part: &str, component: &str| bpe(r#"{"a": 0}"#, "[]", &format!(r#", "{part}": {component}"#));
-    refused(&with("normalizer", r#"{"type": "Precompiled"}"#), "normalizer `Precompiled`");
+    refused(&with("normalizer", r#"{"type": "Other"}"#), "normalizer `Other`");
+    let charsmap = |map: &str| {
+        with("normalizer", &format!(r#"{{"type": "Precompiled", "precompiled_charsmap": {map}}}"#))
+    };
+    refused(&charsmap("null"), "Precompiled without a text `precompiled_charsmap`");
+    refused(&charsmap("\"?\""), "that is not base64");
+    refused(&charsmap("\"AAAA\""), "shorter than its head");
+    refused(&charsmap("\"BAAAAP////8=\""), "leads outside");
     refused(&with("pre_tokenizer", r#"{"type": "UnicodeScripts"}"#), "pre_tokenizer `UnicodeScripts`");
     refused(&with("decoder", r#"{"type": "CTC"}"#), "decoder `CTC`");
     refused(&with("post_processor", r#"{"type": "Other"}"#), "post_processor `Other`");

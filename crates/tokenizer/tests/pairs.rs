@@ -46,6 +46,17 @@ fn pairs_of_bert_s_and_roberta_s_own_processors_equal_the_reference() {
     check(&tiny("unigram"), &golden["unigram"], usize::MAX);
 }
 
+#[test]
+fn pairs_of_xlm_roberta_s_template_equal_the_reference() {
+    let golden = json("golden/tiny-pairs.json");
+    for name in ["xlm-roberta", "xlm-roberta-new"] {
+        let tokenizer = tiny(name);
+        check(&tokenizer, &golden[name], usize::MAX);
+        // <s> a </s></s> b </s>
+        assert_eq!(tokenizer.pair(&[7], &[8, 9]).unwrap().ids, [0, 7, 2, 2, 8, 9, 2]);
+    }
+}
+
 /// The tiny WordPiece tokenizer with another post-processor.
 fn with(processor: Value) -> Result<Tokenizer, Error> {
     let mut file = json("tiny/wordpiece.json");

@@ -61,6 +61,13 @@ fn a_unigram_tokenizer_json_equals_the_reference() {
 }
 
 #[test]
+fn xlm_roberta_tokenizer_jsons_with_sentencepiece_s_rules_equal_the_reference() {
+    for name in ["xlm-roberta", "xlm-roberta-new"] {
+        check(&tiny(name), &format!("tiny-{name}"));
+    }
+}
+
+#[test]
 fn a_wordpiece_tokenizer_json_equals_the_reference() {
     check(&tiny("wordpiece"), "tiny-wordpiece");
 }

@@ -1,9 +1,11 @@
 //! Normalizers and pre-tokenizers of `tokenizer.json`.
 
+use base64::Engine as _;
 use fancy_regex::{Regex, RegexBuilder};
 use serde_json::Value;
 
 use super::unsupported;
+use crate::charsmap::Charsmap;
 use crate::pattern::{GPT2, Pattern};
 use crate::pretokenizer::{self, Behavior, Prefix, VISIBLE_SPACE};
 use crate::{Error, normalizer};
@@ -127,6 +129,15 @@ fn normalizer(component: &Value, steps: &mut Vec<normalizer::Step>, depth: usize
                 accents: flag(component, "strip_accents", lowercase),
                 lowercase,
             }
+        }
+        "Precompiled" => {
+            let map = base64::engine::general_purpose::STANDARD
+                .decode(text(PART, component, "precompiled_charsmap")?)
+                .map_err(|_| "that is not base64");
+            let rules = map.and_then(|map| Charsmap::new(&map));
+            Step::Precompiled(rules.map_err(|fault| {
+                unsupported(PART, format!("Precompiled with a `precompiled_charsmap` {fault}"))
+            })?)
         }
         other => return Err(unsupported(PART, other)),
     });
