@@ -13,7 +13,7 @@ use crate::template::{ChatTemplate, Origin, Rendering, TemplateError};
 use crate::tools::{Family, Thinking};
 use base::{Namespace, Tokens};
 use models::checkpoint::GenerationDefaults;
-use protocol::{Error, ErrorKind, GenerateRequest, Input, Message, Part, Prompt, Role, ToolChoice};
+use protocol::{Error, ErrorKind, GenerateRequest, Input, Message, Part, Prompt, Role, Tool, ToolChoice};
 use tokenizer::{Piece, Tokenizer, TooLong};
 
 /// Prompts up to this many bytes are tokenised to their end, to tell how long they are.
@@ -122,6 +122,12 @@ fn chat(
         let what =
             format!("this model's calls cannot say the name {name:?}; use letters, digits, '_' and '-'");
         return Err(Error::invalid(format!("tools[{i}].function.name"), what));
+    }
+    let promised = |tool: &Tool| tool.strict != Some(true) || model.family.enforces(tool);
+    if let Some(i) = request.tools.iter().position(|tool| !promised(tool)) {
+        let what = "this model writes arguments as plain text, which cannot be held to all of this schema; leave \
+                    out 'strict', or the bounds on texts and what is more than a list of properties";
+        return Err(Error::new(ErrorKind::Unsupported, what).at(format!("tools[{i}].function.strict")));
     }
     let mut conversation = conversation::conversation(request, messages, template, model.family, now)?;
     let mut rendered = template.render(&conversation);

@@ -26,7 +26,10 @@ impl Family {
                 (ask.tools.iter().enumerate().filter(|(_, tool)| tool.name == *name).collect(), true)
             }
         };
-        let one = !ask.parallel.unwrap_or(!self.single) || matches!(ask.choice, ToolChoice::Named(_));
+        // A small model that must call, and may call again, repeats the same call; so only those who ask for several
+        // forced calls get them.
+        let one =
+            !ask.parallel.unwrap_or(!self.single && !forced) || matches!(ask.choice, ToolChoice::Named(_));
         let document = document(ask.format);
         let body = match (tools.is_empty(), forced, document) {
             (true, _, None) => return None,
@@ -107,6 +110,20 @@ impl Family {
             Form::Tagged { .. } | Form::List { .. } | Form::Named(_) | Form::Parameters => {}
         }
         marks
+    }
+
+    /// Whether a grammar of this form holds arguments to all of a tool's schema. Parameters in plain text do so
+    /// only for a list of properties, and hold a text to its enum alone.
+    pub fn enforces(&self, tool: &Tool) -> bool {
+        const BOUNDS: [&str; 4] = ["pattern", "format", "minLength", "maxLength"];
+        if !matches!(self.form, Form::Parameters) {
+            return true;
+        }
+        let plain = |property: &Property<'_>| {
+            let bounded = BOUNDS.iter().any(|key| property.schema.get(key).is_some());
+            !property.name.contains(['>', '\n']) && !(is_text(&property.schema) && bounded)
+        };
+        properties(tool, "").is_some_and(|all| all.iter().all(plain))
     }
 
     fn call(&self, i: usize, tool: &Tool) -> Vec<Rule> {

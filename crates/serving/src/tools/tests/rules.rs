@@ -58,6 +58,7 @@ fn forced_calls_are_read_whole_and_nothing_else_is() {
     for family in FAMILIES {
         for (choice, parallel) in [
             (&ToolChoice::Required, None),
+            (&ToolChoice::Required, Some(true)),
             (&ToolChoice::Required, Some(false)),
             (&ToolChoice::Named("edit".into()), Some(true)),
         ] {
@@ -88,7 +89,7 @@ fn forced_calls_are_read_whole_and_nothing_else_is() {
                             Out::Text(_) | Out::Malformed => panic!("{}: {answer:?} {out:?}", family.name),
                         }
                     }
-                    let one = parallel == Some(false) || *choice != ToolChoice::Required;
+                    let one = parallel != Some(true) || *choice != ToolChoice::Required;
                     assert!(ended.calls <= if one { 1 } else { 16 }, "{}: {answer:?}", family.name);
                 }
             }
@@ -167,6 +168,22 @@ fn rules_name_where_schemas_stand() {
     let whole = [0, 1, 2].map(|i| format!("tools[{i}].function.parameters"));
     assert_eq!(places("hermes"), whole);
     assert!(places("pythonic").contains(&"tools[0].function.parameters/properties/city".to_owned()));
+}
+
+#[test]
+fn a_form_tells_which_schemas_it_can_hold_arguments_to() {
+    let tool = |schema: Value| Tool { parameters: Some(schema), ..tools().remove(0) };
+    let plain = tool(
+        json!({"type": "object", "properties": {"a": {"type": "string", "enum": ["x"]}, "b": {"type": "integer", "minimum": 1}}}),
+    );
+    let bounded = tool(json!({"type": "object", "properties": {"a": {"type": "string", "maxLength": 3}}}));
+    let either = tool(json!({"anyOf": [{"type": "object"}, {"type": "object", "properties": {}}]}));
+    for (family, told) in
+        [("qwen3-coder", [true, false, false]), ("hermes", [true; 3]), ("pythonic", [true; 3])]
+    {
+        let family = named(family);
+        assert_eq!([&plain, &bounded, &either].map(|tool| family.enforces(tool)), told, "{}", family.name);
+    }
 }
 
 #[test]
