@@ -29,7 +29,7 @@ impl Charsmap {
     pub(crate) fn new(map: &[u8]) -> Result<Self, &'static str> {
         let (size, rest) = map.split_first_chunk().ok_or("shorter than its head")?;
         let size = u32::from_le_bytes(*size) as usize;
-        if size == 0 || size % 4 != 0 || size > rest.len() {
+        if size == 0 || !size.is_multiple_of(4) || size > rest.len() {
             return Err("whose trie has an impossible length");
         }
         let (units, replacements) = rest.split_at(size);

@@ -9,7 +9,7 @@ use protocol::rerank;
 use protocol::{Error, ModelTask};
 use std::sync::Arc;
 
-/// `POST /v1/rerank` and `/rerank`.
+/// `POST /v1/rerank`, `/v2/rerank` and `/rerank`: Cohere's second version reads the same answer.
 pub(super) async fn rerank(State(app): State<Arc<App>>, request: Request) -> Answered {
     let (_, body) = read(&app, request).await?;
     let asked = body.parse(rerank::parse).await?;

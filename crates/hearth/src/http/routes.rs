@@ -52,6 +52,11 @@ pub(super) const ROUTES: &[Route] = &[
         about: "POST  scores of texts for a query",
         handler: || post(rerank::rerank),
     },
+    Route {
+        path: "/v2/rerank",
+        about: "POST  as /v1/rerank, for Cohere's clients",
+        handler: || post(rerank::rerank),
+    },
     Route { path: "/rerank", about: "POST  as /v1/rerank", handler: || post(rerank::rerank) },
     Route { path: "/v1/messages", about: "POST  Anthropic messages", handler: || post(anthropic::messages) },
     Route {

@@ -9,7 +9,7 @@ const NATIVE: &str = "/client/v4/accounts/0123abc/ai";
 async fn results_come_best_first_on_every_route_of_the_common_form() {
     let server = Server::start().await;
     let body = r#"{"model":"@cf/test/ranker","query":"q","documents":["four",{"text":"a"},"bc"]}"#;
-    for path in ["/v1/rerank", "/rerank", &format!("{NATIVE}/v1/rerank")] {
+    for path in ["/v1/rerank", "/v2/rerank", "/rerank", &format!("{NATIVE}/v1/rerank")] {
         let reply = server.post(path, body).await;
         assert_eq!(reply.status, 200, "{path}");
         let answer = reply.json();
