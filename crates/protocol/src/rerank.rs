@@ -42,6 +42,7 @@ pub fn parse(body: &[u8]) -> Result<Rerank, Error> {
         "max_chunks_per_doc",
         "max_tokens_per_doc",
         "truncate_prompt_tokens",
+        "relevant_spans",
         "return_embeddings",
     ])?;
     fields.harmless(&["user", "priority"]);
