@@ -98,6 +98,8 @@ enum State {
 pub(super) struct Block {
     opener: Opener,
     live: bool,
+    /// Whether the braces around a call may stand twice.
+    doubled: bool,
     state: State,
     at: usize,
     given: usize,
@@ -110,11 +112,12 @@ pub(super) struct Block {
 
 impl Block {
     /// A block whose opener, of `skip` bytes as written, has been seen.
-    pub fn new(opener: Opener, skip: usize, live: bool) -> Self {
+    pub fn new(opener: Opener, skip: usize, live: bool, doubled: bool) -> Self {
         let state = if matches!(opener.body, Body::InNamed(_)) { State::Name } else { State::Open };
         Self {
             opener,
             live,
+            doubled,
             state,
             at: skip,
             given: 0,
@@ -325,7 +328,19 @@ impl Block {
                 Turn::Next
             }
             Some(b'{') => {
-                self.state = State::Object { start: self.at, scan: JsonScan::default(), plain: !self.live };
+                let mut plain = !self.live;
+                if self.doubled && !self.list {
+                    match text[self.at + 1..].bytes().next() {
+                        None => return Turn::More,
+                        // The call is the inner object; a brace too many at its end goes when the block closes.
+                        Some(b'{') => {
+                            self.at += 1;
+                            plain = true;
+                        }
+                        Some(_) => {}
+                    }
+                }
+                self.state = State::Object { start: self.at, scan: JsonScan::default(), plain };
                 Turn::Next
             }
             Some(_) => Turn::Bad("there is no call where one must stand".into()),
@@ -422,7 +437,16 @@ impl Block {
     fn close(&mut self, text: &str) -> Turn {
         let State::Close { surplus } = &mut self.state else { return Turn::Next };
         if self.opener.close.is_empty() {
-            return Turn::Done;
+            let may = self.doubled && !self.list && *surplus < 2;
+            return match text[self.at..].bytes().next() {
+                None if may => Turn::More,
+                Some(b'}') if may => {
+                    *surplus += 1;
+                    self.at += 1;
+                    Turn::Next
+                }
+                _ => Turn::Done,
+            };
         }
         self.at = after_space(text, self.at);
         let rest = &text[self.at..];

@@ -21,19 +21,20 @@ pub(super) enum Looks {
     Sure,
 }
 
-/// Objects, or an array of them.
-pub(super) fn objects(text: &str, tools: &Declared) -> Looks {
+/// Objects, or an array of them. `doubled`: the first brace may stand twice.
+pub(super) fn objects(text: &str, tools: &Declared, doubled: bool) -> Looks {
     let seen = &text[..text.floor_char_boundary(tools.head())];
-    match object_head(seen, tools) {
+    match object_head(seen, tools, doubled) {
         Looks::More if seen.len() < text.len() => Looks::No,
         looks => looks,
     }
 }
 
-fn object_head(text: &str, tools: &Declared) -> Looks {
+fn object_head(text: &str, tools: &Declared, doubled: bool) -> Looks {
     let mut rest = text.trim_start();
     rest = rest.strip_prefix('[').unwrap_or(rest).trim_start();
     match starts(rest, "{") {
+        Seen::Yes if doubled && rest[1..].starts_with('{') => rest = rest[2..].trim_start(),
         Seen::Yes => rest = rest[1..].trim_start(),
         Seen::Part => return Looks::More,
         Seen::No => return Looks::No,
@@ -101,7 +102,7 @@ pub(super) enum Fence {
     },
 }
 
-pub(super) fn fence(text: &str, tools: &Declared) -> Fence {
+pub(super) fn fence(text: &str, tools: &Declared, doubled: bool) -> Fence {
     let rest = match starts(text, "```") {
         Seen::Yes => &text[3..],
         Seen::Part => return Fence::More,
@@ -117,7 +118,7 @@ pub(super) fn fence(text: &str, tools: &Declared) -> Fence {
         "tool_code" | "python" => true,
         _ => return Fence::No,
     };
-    let looks = if code { statement(body, tools) } else { objects(body, tools) };
+    let looks = if code { statement(body, tools) } else { objects(body, tools, doubled) };
     match looks {
         Looks::No => Fence::No,
         Looks::More => Fence::More,
@@ -135,8 +136,8 @@ fn statement(text: &str, tools: &Declared) -> Looks {
 }
 
 /// Whether the block that a text begins names a declared tool.
-pub(super) fn is_sure(text: &str, tools: &Declared) -> bool {
+pub(super) fn is_sure(text: &str, tools: &Declared, doubled: bool) -> bool {
     let body = text.find(['{', '[']).map_or("", |at| &text[at..]);
     let head = text.len() - body.len();
-    head <= 32 && (objects(body, tools) == Looks::Sure || python(body, tools) == Looks::Sure)
+    head <= 32 && (objects(body, tools, doubled) == Looks::Sure || python(body, tools) == Looks::Sure)
 }

@@ -259,7 +259,7 @@ impl AnswerParser {
                     self.give_text(i - space, out);
                     self.block = i;
                     self.seen = i;
-                    self.mode = Mode::Block(Box::new(Block::new(opener, skip, live)));
+                    self.mode = Mode::Block(Box::new(Block::new(opener, skip, live, self.family.doubled)));
                     return true;
                 }
                 Opening::More if !end => break,
@@ -320,17 +320,19 @@ impl AnswerParser {
                 Seen::Yes if opener.own => {
                     return Opening::Yes(*opener, skip(opener), self.constrained);
                 }
-                Seen::Yes => match candidate::objects(&text[opener.text.len()..], &self.tools) {
-                    Looks::No => {}
-                    Looks::More => more = true,
-                    Looks::Maybe | Looks::Sure => return Opening::Yes(*opener, skip(opener), false),
-                },
+                Seen::Yes => {
+                    match candidate::objects(&text[opener.text.len()..], &self.tools, self.family.doubled) {
+                        Looks::No => {}
+                        Looks::More => more = true,
+                        Looks::Maybe | Looks::Sure => return Opening::Yes(*opener, skip(opener), false),
+                    }
+                }
                 Seen::Part => more = true,
                 Seen::No => {}
             }
         }
         if self.habits && self.family.fences && text.starts_with('`') {
-            match candidate::fence(text, &self.tools) {
+            match candidate::fence(text, &self.tools, self.family.doubled) {
                 candidate::Fence::No => {}
                 candidate::Fence::More => more = true,
                 candidate::Fence::Yes { skip, code } => {
@@ -351,7 +353,7 @@ impl AnswerParser {
             let looks = if python {
                 candidate::python(text, &self.tools)
             } else {
-                candidate::objects(text, &self.tools)
+                candidate::objects(text, &self.tools, self.family.doubled)
             };
             let own = self.family.bare != Bare::Habit && (python || self.family.bare == Bare::Own);
             let body = if python { Body::Python } else { Body::Objects };
@@ -380,7 +382,7 @@ impl AnswerParser {
         if end && step == Step::More {
             step = block.end(text, &mut self.events);
             let failed = matches!(step, Step::Failed(_) | Step::Cut);
-            *open = failed && (block.is_own() || candidate::is_sure(text, &self.tools));
+            *open = failed && (block.is_own() || candidate::is_sure(text, &self.tools, self.family.doubled));
         }
         let (at, given) = (self.block + block.at(), self.block + block.given());
         let begun = given > self.block;
@@ -411,7 +413,7 @@ impl AnswerParser {
                 self.fresh = true;
             }
             Step::Failed(why) => {
-                let flagged = block.is_own() || candidate::is_sure(text, &self.tools);
+                let flagged = block.is_own() || candidate::is_sure(text, &self.tools, self.family.doubled);
                 if begun {
                     self.at = given;
                 } else {

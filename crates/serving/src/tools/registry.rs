@@ -27,6 +27,9 @@ pub(crate) struct Family {
     pub(super) bare: Bare,
     /// Whether fenced calls count.
     pub(super) fences: bool,
+    /// Whether calls count whose braces stand twice, as templates of Qwen2.5-Coder show them: at both ends or at
+    /// one. The call is the object inside.
+    pub(super) doubled: bool,
     /// How thoughts are marked.
     pub(super) think: Option<Think>,
 }
@@ -143,6 +146,7 @@ pub(super) static FAMILIES: &[Family] = &[
         single: false,
         bare: Bare::No,
         fences: false,
+        doubled: false,
         think: Some(Think { ends_at_calls: true, ..THINK }),
     },
     Family {
@@ -157,6 +161,7 @@ pub(super) static FAMILIES: &[Family] = &[
         single: false,
         bare: Bare::No,
         fences: false,
+        doubled: false,
         think: Some(THINK),
     },
     Family {
@@ -171,6 +176,7 @@ pub(super) static FAMILIES: &[Family] = &[
         single: false,
         bare: Bare::No,
         fences: false,
+        doubled: false,
         think: Some(THINK),
     },
     Family {
@@ -191,6 +197,7 @@ pub(super) static FAMILIES: &[Family] = &[
         single: false,
         bare: Bare::No,
         fences: false,
+        doubled: false,
         think: Some(THINK),
     },
     Family {
@@ -202,6 +209,7 @@ pub(super) static FAMILIES: &[Family] = &[
         single: false,
         bare: Bare::Habit,
         fences: true,
+        doubled: true,
         think: Some(THINK),
     },
     Family {
@@ -213,6 +221,7 @@ pub(super) static FAMILIES: &[Family] = &[
         single: false,
         bare: Bare::Habit,
         fences: true,
+        doubled: true,
         think: None,
     },
     Family {
@@ -232,6 +241,7 @@ pub(super) static FAMILIES: &[Family] = &[
         single: false,
         bare: Bare::Python,
         fences: true,
+        doubled: false,
         think: None,
     },
     Family {
@@ -243,6 +253,7 @@ pub(super) static FAMILIES: &[Family] = &[
         single: false,
         bare: Bare::Python,
         fences: true,
+        doubled: false,
         think: None,
     },
     Family {
@@ -258,6 +269,7 @@ pub(super) static FAMILIES: &[Family] = &[
         single: true,
         bare: Bare::Own,
         fences: true,
+        doubled: false,
         think: None,
     },
     Family {
@@ -269,6 +281,7 @@ pub(super) static FAMILIES: &[Family] = &[
         single: false,
         bare: Bare::No,
         fences: false,
+        doubled: false,
         think: Some(Think { open: "[THINK]", close: "[/THINK]", ends_at_calls: false }),
     },
     // The tokenizer of Nemo and after puts no space behind control tokens.
@@ -281,6 +294,7 @@ pub(super) static FAMILIES: &[Family] = &[
         single: false,
         bare: Bare::No,
         fences: true,
+        doubled: false,
         think: None,
     },
     Family {
@@ -292,6 +306,7 @@ pub(super) static FAMILIES: &[Family] = &[
         single: false,
         bare: Bare::No,
         fences: true,
+        doubled: false,
         think: None,
     },
     // No template of Gemma's renders tools; its makers ask for calls in the prompt, as an object alone.
@@ -304,6 +319,7 @@ pub(super) static FAMILIES: &[Family] = &[
         single: false,
         bare: Bare::Own,
         fences: true,
+        doubled: false,
         think: None,
     },
     Family {
@@ -315,6 +331,7 @@ pub(super) static FAMILIES: &[Family] = &[
         single: false,
         bare: Bare::Habit,
         fences: true,
+        doubled: false,
         think: Some(THINK),
     },
     Family {
@@ -326,6 +343,7 @@ pub(super) static FAMILIES: &[Family] = &[
         single: false,
         bare: Bare::Habit,
         fences: true,
+        doubled: false,
         think: None,
     },
 ];

@@ -99,6 +99,80 @@ fn habits_of_qwen_count_as_calls_to_declared_tools() {
 }
 
 #[test]
+fn doubled_braces_count_where_the_template_shows_them_so() {
+    let paris = call("get_weather", PARIS);
+    let one = format!("{{\"name\": \"get_weather\", \"arguments\": {PARIS}}}");
+    // Doubled at both ends, there and at the arguments' end, at the start alone, at the end alone.
+    for object in [format!("{{{one}}}"), format!("{{{one}}}}}"), format!("{{{one}"), format!("{one}}}")] {
+        for answer in [
+            object.clone(),
+            format!("\n{object}\n"),
+            format!("```json\n{object}\n```"),
+            format!("<tool_call>\n{object}\n</tool_call>"),
+            format!("<tool_call>\n{object}"),
+            format!("<tools>{object}</tools>"),
+        ] {
+            both("hermes", &answer, std::slice::from_ref(&paris));
+            both("hermes-thinking", &answer, std::slice::from_ref(&paris));
+        }
+        both("hermes", &format!("{object}\n{object}"), &[paris.clone(), paris.clone()]);
+        both("hermes", &format!("{object}\nSo."), &[paris.clone(), text("So.")]);
+        let fence = format!("I look.\n\n```json\n{object}\n```\n\nDone.");
+        both("hermes", &fence, &[text("I look."), paris.clone(), text("Done.")]);
+    }
+    // What stands around a call is its own; a third brace is text.
+    both("hermes", &format!("{one}}}}}}}"), &[paris.clone(), text("}")]);
+    let nested = format!("{{{{\"name\": \"now\", \"arguments\": {{\"a\": {{\"b\": {{}}}}}}}}}}");
+    both("hermes", &nested, &[call("now", "{\"a\": {\"b\": {}}}")]);
+    // Undeclared names and templates' variables stay text, unflagged.
+    for answer in [
+        "{{\"name\": \"say_hello\", \"arguments\": {}}}",
+        "{{ name }}",
+        "{{\"city\": \"Paris\"}}",
+        "{{",
+        "```json\n{{\"name\": \"Bob\"}}\n```",
+    ] {
+        both("hermes", answer, &[text(answer)]);
+    }
+    let three = format!("{{{{{one}}}}}");
+    both("hermes", &three, &[text(&three)]);
+    // What does not parse comes back as it was, with a flag.
+    for answer in ["{{\"name\": \"now\", \"arguments\": {x}}}", "{{\"name\": \"now\"}}"] {
+        both("hermes", answer, &[Out::Malformed, text(answer)]);
+    }
+    // Other families do not write so.
+    let strange = format!("{{{one}}}");
+    both("plain", &strange, &[text(&strange)]);
+}
+
+#[test]
+fn answers_that_qwen_coder_gave() {
+    let paris = call("get_weather", r#"{"city": "Paris", "unit": "celsius"}"#);
+    let object = r#"{"name": "get_weather", "arguments": {"city": "Paris", "unit": "celsius"}}"#;
+    both("hermes", &format!("{{{object}"), std::slice::from_ref(&paris));
+    // A result of its own making after the call.
+    let made_up = "{\"temp\": 21, \"sky\": \"clear\"}";
+    both("hermes", &format!("{object}\n{made_up}"), &[paris.clone(), text(made_up)]);
+    let edit = call("edit", r#"{"path": "main.py", "text": "hello {there}"}"#);
+    let line = r#"{"name": "edit", "arguments": {"path": "main.py", "text": "hello {there}"}}"#;
+    let lines = format!("{object}\n{line}\n{line}");
+    both("hermes", &lines, &[paris.clone(), edit.clone(), edit]);
+    let spread = "{\n    \"city\": \"Paris\",\n    \"unit\": \"celsius\"\n  }";
+    let fence = format!("```json\n{{\n  \"name\": \"get_weather\",\n  \"arguments\": {spread}\n}}\n```");
+    both("hermes", &fence, &[call("get_weather", spread)]);
+    let told = format!("Here is how:\n\n{fence}\n\nThis will read it.");
+    both("hermes", &told, &[text("Here is how:"), call("get_weather", spread), text("This will read it.")]);
+    for answer in [
+        "```json\n{\n  \"name\": \"say_hello\",\n  \"arguments\": {\n    \"language\": \"French\"\n  }\n}\n```",
+        "{\"name\": \"say_hello\", \"arguments\": {\"message\": \"Bonjour\"}}",
+        "Use this:\n\n```bash\npytest\n```\n\nIt runs the tests.",
+        "```python\nprint(primes[:10])\n```",
+    ] {
+        both("hermes", answer, &[text(answer)]);
+    }
+}
+
+#[test]
 fn thoughts_are_told_apart() {
     let may = How { thinking: Thinking::May, ..HELD };
     let open = How { thinking: Thinking::Open, ..HELD };
