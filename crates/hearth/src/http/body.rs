@@ -245,6 +245,21 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn text_from_elsewhere_takes_room_like_a_body_and_at_the_most_all_of_it() {
+        let config = config(Duration::ZERO);
+        let room = Room::new(&config);
+        let some = room.hold(&config, 600).await.unwrap();
+        assert_eq!(room.0.available_permits(), 400);
+        let refused = room.hold(&config, 401).await;
+        assert_eq!(refused.err().map(|error| error.kind), Some(ErrorKind::Overloaded));
+        drop(some);
+        let all = room.hold(&config, 5000).await.unwrap();
+        assert_eq!(room.0.available_permits(), 0);
+        drop(all);
+        assert_eq!(room.0.available_permits(), 1000);
+    }
+
+    #[tokio::test]
     async fn a_body_larger_than_all_room_is_too_large() {
         let config = config(LONG);
         let room = Room::new(&config);
