@@ -89,6 +89,44 @@ fn a_kept_copy_of_a_tied_output_is_not_used() {
     assert_ne!(logits(&mut *tied, &[5, 6], &[1]), logits(&mut *untied, &[5, 6], &[1]));
 }
 
+/// A copy of a reranker whose output matrix has as many rows as the fixture's has columns.
+fn with_labels(architecture: &str, output: &str) -> tempfile::TempDir {
+    let folder = amended(architecture, &serde_json::Map::new());
+    let path = folder.path().join("model.safetensors");
+    let mut bytes = std::fs::read(&path).unwrap();
+    let find =
+        |bytes: &[u8], text: &str| bytes.windows(text.len()).position(|at| at == text.as_bytes()).unwrap();
+    let entry = find(&bytes, &format!("\"{output}\""));
+    let shape = entry + find(&bytes[entry..], "[1,32]");
+    bytes[shape..shape + 6].copy_from_slice(b"[32,1]");
+    std::fs::write(&path, bytes).unwrap();
+    folder
+}
+
+#[test]
+fn rerankers_that_would_not_rank_are_refused_by_name() {
+    for (architecture, output) in
+        [("bert-reranker", "classifier.weight"), ("roberta-reranker", "classifier.out_proj.weight")]
+    {
+        let Err(error) = open(with_labels(architecture, output).path()) else {
+            panic!("{architecture} loaded")
+        };
+        let text = error.to_string();
+        assert!(text.contains(output) && text.contains("32 labels; a reranker has one"), "{text}");
+    }
+    // Of another family, the head is elsewhere.
+    let bert = json!({"architectures": ["BertForSequenceClassification"], "model_type": "bert"});
+    refused("roberta-reranker", bert, &["classifier.weight"]);
+    refused(
+        "bert-reranker",
+        json!({"position_embedding_type": "relative_key"}),
+        &["position_embedding_type"],
+    );
+    // Padding has the last position: none is left.
+    refused("roberta-reranker", json!({"pad_token_id": 65}), &["pad_token_id", "66 positions"]);
+    refused("roberta-reranker", json!({"pad_token_id": -1}), &["pad_token_id", "-1"]);
+}
+
 #[test]
 fn an_encoders_limit_is_the_shorter_of_its_files() {
     let path = fixture("bert");

@@ -24,6 +24,10 @@ fn hugging_face(config: &HfConfig<'_>) -> Result<CrossEncoderSpec, LoadError> {
     let mut trunk = bert::trunk(config, NAMES)?;
     // Positions count from behind the one that padding has.
     trunk.first_position = config.size("pad_token_id")?.unwrap_or(1) + 1;
-    trunk.context = trunk.context.saturating_sub(trunk.first_position);
+    if trunk.first_position >= trunk.context {
+        let reason = format!("{} leaves none of {} positions", trunk.first_position - 1, trunk.context);
+        return Err(LoadError::config("pad_token_id", reason));
+    }
+    trunk.context -= trunk.first_position;
     Ok(CrossEncoderSpec { trunk: trunk.checked()?, dense: "classifier.dense", output: "classifier.out_proj" })
 }
