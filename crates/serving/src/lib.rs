@@ -10,6 +10,7 @@
 //! used inside a tokio runtime.
 
 mod answer;
+mod aside;
 mod driver;
 mod embed;
 #[allow(dead_code, reason = "its callers come next")]

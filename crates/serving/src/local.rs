@@ -352,6 +352,7 @@ impl Local {
             context,
             memory: Arc::new(TurnMemory::new(TURN_MEMORY)),
             inbox,
+            aside: crate::aside::Aside::default(),
             metrics: Arc::clone(&metrics),
             clock: Arc::clone(&self.clock),
             salts: std::hash::RandomState::new(),

@@ -198,6 +198,24 @@ fn too_long(at_least: &str, tokens: usize, context: Tokens, param: &str) -> Erro
     Error::new(ErrorKind::ContextLength, message).at(param)
 }
 
+/// A fault found in a schema or grammar, with the words for whose it is: many clients show the message alone, in which the
+/// pointers of all tools look alike.
+pub(crate) fn whose(mut error: Error, request: &GenerateRequest) -> Error {
+    let param = error.param.as_deref().unwrap_or_default();
+    let number = param.strip_prefix("tools[").and_then(|rest| rest.split_once(']'));
+    let tool = number.and_then(|(i, _)| request.tools.get(i.parse::<usize>().ok()?));
+    let of = match tool {
+        Some(tool) => {
+            let name: String = tool.name.chars().take(64).collect();
+            format!("the parameters of the tool {name:?}")
+        }
+        None if param.starts_with("response_format") => "the format of the answer".to_owned(),
+        None => return error,
+    };
+    error.message = format!("{of}: {}", error.message);
+    error
+}
+
 /// How tokens are chosen: what the request says, else what the model's makers say, else plain sampling.
 pub(crate) fn sampling(
     request: &GenerateRequest,
@@ -228,6 +246,25 @@ pub(crate) fn sampling(
 mod tests {
     use super::*;
     use protocol::Sampling;
+
+    #[test]
+    fn faults_of_schemas_say_whose_they_are() {
+        let tool = |name: &str| Tool { name: name.into(), description: None, parameters: None, strict: None };
+        let request =
+            GenerateRequest { tools: vec![tool("now"), tool("get_weather")], ..GenerateRequest::default() };
+        let said = |param: &str| {
+            let told = whose(Error::invalid(param, "/properties/x: no"), &request);
+            assert_eq!(told.param.as_deref(), Some(param));
+            told.message
+        };
+        let second = said("tools[1].function.parameters/properties/x");
+        assert_eq!(second, "the parameters of the tool \"get_weather\": /properties/x: no");
+        let format = said("response_format.json_schema.schema/properties/x");
+        assert_eq!(format, "the format of the answer: /properties/x: no");
+        for other in ["messages[1]", "tools[2].function.parameters", "tools[x]", "tools"] {
+            assert_eq!(said(other), "/properties/x: no");
+        }
+    }
 
     #[test]
     fn the_request_goes_before_the_makers_and_they_before_plain_sampling() {

@@ -1,6 +1,7 @@
 //! A loaded language model: takes a canonical request, gives a stream of deltas.
 
 use crate::answer::{Answer, CallIds, Parts, Remember};
+use crate::aside::Aside;
 use crate::grammar::Grammars;
 use crate::inbox::{Inbox, Submission, Ticket, unavailable};
 use crate::memory::{PrefixHash, RenderedPrompt, TurnMemory};
@@ -34,6 +35,8 @@ pub(crate) struct TextModel {
     pub context: Tokens,
     pub memory: Arc<TurnMemory>,
     pub inbox: Arc<Inbox>,
+    /// Where prompts and texts are tokenised that no answer follows.
+    pub aside: Aside,
     pub metrics: Arc<Metrics>,
     pub clock: Arc<dyn Clock>,
     /// Makes namespaces of cache salts; the keys are this process's own.
@@ -93,21 +96,23 @@ impl TextModel {
         then: impl FnOnce(&Self, Vec<u32>) -> T + Send + 'static,
     ) -> Result<T, Error> {
         prompt::check(&request)?;
-        let made = tokio::task::spawn_blocking(move || {
-            let namespace = self.namespace(&request);
-            let made = prompt::make(&request, &self.prompt_model(), namespace, self.clock.unix_seconds())?;
-            Ok(then(&self, made.ids))
+        let this = Arc::clone(&self);
+        let made = self.aside.run(move || {
+            let namespace = this.namespace(&request);
+            let made = prompt::make(&request, &this.prompt_model(), namespace, this.clock.unix_seconds())?;
+            Ok(then(&this, made.ids))
         });
-        made.await.map_err(|_| Error::new(ErrorKind::Internal, "preparing the prompt failed"))?
+        made.await
     }
 
     /// The tokens of a text.
     pub async fn tokenize(self: Arc<Self>, request: TokenizeRequest) -> Result<Vec<Token>, Error> {
-        let tokens = tokio::task::spawn_blocking(move || {
-            let ids = self.tokenizer.encode(&[Piece::Trusted(&request.text)], None).unwrap_or_default();
-            self.shown(if request.add_special { self.tokenizer.add_special(ids) } else { ids })
+        let this = Arc::clone(&self);
+        let tokens = self.aside.run(move || {
+            let ids = this.tokenizer.encode(&[Piece::Trusted(&request.text)], None).unwrap_or_default();
+            Ok(this.shown(if request.add_special { this.tokenizer.add_special(ids) } else { ids }))
         });
-        tokens.await.map_err(|_| Error::new(ErrorKind::Internal, "tokenizing the text failed"))
+        tokens.await
     }
 
     /// Tokens with their texts.
@@ -194,7 +199,7 @@ impl TextModel {
             Some(_) if free => Vec::new(),
             None => Vec::new(),
             Some(rule) => {
-                let compiled = self.grammars.compile(&rule)?;
+                let compiled = self.grammars.compile(&rule).map_err(|error| prompt::whose(error, request))?;
                 (0..request.choices).map(|_| compiled.constraint()).collect()
             }
         };

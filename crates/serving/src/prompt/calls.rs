@@ -1,5 +1,5 @@
-//! Calls of a conversation as templates of some families insist on them: one a message, with short ids, and with a
-//! text beside them.
+//! Calls of a conversation as templates of some families insist on them: one a message, with short ids or with ids
+//! that say the name, and with a text beside them.
 //!
 //! Clients do not know of these rules, and their histories may have been made with another model. Everything here
 //! is a pure function of the messages, so that the same history is the same prompt.
@@ -9,6 +9,7 @@ use crate::tools::Family;
 use protocol::{Content, Message, Role};
 use serde_json::Value as Json;
 use std::borrow::Cow;
+use std::collections::{HashMap, VecDeque};
 
 /// Letters and digits of an id where a template counts them, as Mistral's do.
 const SHORT: usize = 9;
@@ -30,7 +31,37 @@ pub(super) fn suited<'a>(
             message.tool_call_id = message.tool_call_id.as_deref().map(short);
         }
     }
+    let calls = || messages.iter().flat_map(|message| &message.tool_calls);
+    if calls().any(|call| family.call_id(&call.name, &call.id, 0).is_some_and(|id| id != call.id)) {
+        messages = Cow::Owned(numbered(&messages, family));
+    }
     messages
+}
+
+/// With the ids that say names and numbers. Calls are numbered through the conversation, as Kimi's makers want it.
+fn numbered(messages: &[Message], family: &Family) -> Vec<Message> {
+    let mut number = 0;
+    // New ids of the calls of the last message that had this id; results come in the calls' order.
+    let mut ids: HashMap<&str, (usize, VecDeque<String>)> = HashMap::new();
+    let mut out = messages.to_vec();
+    for (i, (message, told)) in messages.iter().zip(&mut out).enumerate() {
+        for (call, told) in message.tool_calls.iter().zip(&mut told.tool_calls) {
+            if let Some(id) = family.call_id(&call.name, &call.id, number) {
+                told.id = id;
+            }
+            number += 1;
+            let (of, made) = ids.entry(&call.id).or_default();
+            if std::mem::replace(of, i) != i {
+                made.clear();
+            }
+            made.push_back(told.id.clone());
+        }
+        if let Some((_, made)) = message.tool_call_id.as_deref().and_then(|id| ids.get_mut(id)) {
+            let next = if made.len() > 1 { made.pop_front() } else { made.front().cloned() };
+            told.tool_call_id = next.or_else(|| told.tool_call_id.take());
+        }
+    }
+    out
 }
 
 /// Each call in a message of its own, with its result behind it.

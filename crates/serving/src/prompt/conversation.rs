@@ -270,6 +270,76 @@ mod tests {
     }
 
     #[test]
+    fn calls_that_a_template_names_by_id_alone_bear_ids_that_say_the_name_and_are_read_back() {
+        use crate::tools::{Ask, Piece, Thinking};
+        let source = "{% if tools %}{{ tools | tojson }}{% endif %}{% for m in messages %}{% if m.tool_calls %}\
+                      <|tool_calls_section_begin|>{% for call in m.tool_calls %}<|tool_call_begin|>{{ call.id }}\
+                      <|tool_call_argument_begin|>{{ call.function.arguments | tojson }}<|tool_call_end|>\
+                      {% endfor %}<|tool_calls_section_end|>{% elif m.role == 'tool' %}=> {{ m.tool_call_id }};\
+                      {% endif %}{% endfor %}";
+        let calls = |calls: &[(&str, &str)]| Message {
+            content: Content::default(),
+            tool_calls: calls
+                .iter()
+                .map(|(id, name)| ToolCall { id: (*id).into(), name: (*name).into(), arguments: "{}".into() })
+                .collect(),
+            ..Message::text(Role::Assistant, "")
+        };
+        let result = |id: &str| Message { tool_call_id: Some(id.into()), ..Message::text(Role::Tool, "4") };
+        let family = crate::tools::family(Some(source), &tokenizer());
+        let tool = |name: &str| Tool { name: name.into(), description: None, parameters: None, strict: None };
+        let request = GenerateRequest { tools: vec![tool("f"), tool("g")], ..GenerateRequest::default() };
+        let messages = [
+            calls(&[("call_1", "f"), ("call_1", "g")]),
+            result("call_1"),
+            result("call_1"),
+            // As the model itself, behind another server, named it.
+            calls(&[("functions.f:7", "f"), ("functions.f:8", "g")]),
+            result("functions.f:8"),
+            result("functions.f:7"),
+            // An id that was there before.
+            calls(&[("call_1", "g")]),
+            result("call_1"),
+        ];
+        let template = template(source);
+        let made = conversation(&request, &messages, &template, family, 0).unwrap();
+        let ids = |key: &str| {
+            let of = |message: &Map<String, Json>| match key {
+                "id" => message.get("tool_calls").and_then(Json::as_array).cloned().unwrap_or_default(),
+                _ => message.get(key).map(|id| serde_json::json!({"id": id})).into_iter().collect(),
+            };
+            let all: Vec<String> =
+                made.messages.iter().flat_map(of).map(|c| c["id"].as_str().unwrap().to_owned()).collect();
+            all
+        };
+        let calls = ["functions.f:0", "functions.g:1", "functions.f:7", "functions.g:3", "functions.g:4"];
+        assert_eq!(ids("id"), calls);
+        let results = ["functions.f:0", "functions.g:1", "functions.g:3", "functions.f:7", "functions.g:4"];
+        assert_eq!(ids("tool_call_id"), results);
+        // The model reads its history in the form that its answers are read in.
+        let text = template.render(&made).unwrap().text();
+        let ask = Ask {
+            tools: &request.tools,
+            choice: &request.tool_choice,
+            parallel: None,
+            format: &request.response_format,
+            thinking: Thinking::No,
+            constrained: false,
+        };
+        let (mut parser, mut out) = (family.parser(&ask), Vec::new());
+        parser.push(&text[text.find("<|tool").unwrap()..], &mut out);
+        assert_eq!(parser.finish(&mut out).calls, 5);
+        let names: String = out
+            .iter()
+            .filter_map(|piece| match piece {
+                Piece::CallStart { name, .. } => Some(name.as_str()),
+                _ => None,
+            })
+            .collect();
+        assert_eq!(names, "fgfgg");
+    }
+
+    #[test]
     fn effort_reaches_the_variable_that_the_template_has() {
         let asked = |effort: ReasoningEffort, source: &str| {
             let request = GenerateRequest { reasoning_effort: Some(effort), ..GenerateRequest::default() };

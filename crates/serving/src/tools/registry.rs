@@ -394,6 +394,15 @@ impl Family {
         self.single
     }
 
+    /// The id that a call must have where its templates write ids in place of names, as the model writes them; this call
+    /// is the one of that number. An id that is so already stays.
+    pub fn call_id(&self, name: &str, id: &str, number: usize) -> Option<String> {
+        let Form::Named(Named { numbered: true, prefix, .. }) = self.form else { return None };
+        let own = id.strip_prefix(prefix).and_then(|rest| rest.strip_prefix(name)?.strip_prefix(':'));
+        let kept = own.is_some_and(|n| (1..5).contains(&n.len()) && n.bytes().all(|b| b.is_ascii_digit()));
+        Some(if kept { id.to_owned() } else { format!("{prefix}{name}:{number}") })
+    }
+
     /// Whether an answer to this prompt begins with a think block. `tail` is the end of the rendered prompt.
     pub fn thinking(&self, tail: &str) -> super::Thinking {
         let Some(think) = self.think else { return super::Thinking::No };
