@@ -121,7 +121,7 @@ impl Family {
         }
         let plain = |property: &Property<'_>| {
             let bounded = BOUNDS.iter().any(|key| property.schema.get(key).is_some());
-            !property.name.contains(['>', '\n']) && !(is_text(&property.schema) && bounded)
+            !(property.name.contains(['>', '\n']) || is_text(&property.schema) && bounded)
         };
         properties(tool, "").is_some_and(|all| all.iter().all(plain))
     }
