@@ -146,6 +146,16 @@ impl Object {
         self.string(name)?.ok_or_else(|| missing(&self.path(name)))
     }
 
+    /// The same for what has a name: empty text names nothing.
+    pub(crate) fn required_name(&mut self, name: &'static str) -> Result<String, Error> {
+        let value = self.required_string(name)?;
+        if value.is_empty() {
+            let path = self.path(name);
+            return Err(Error::invalid(&path, format!("Invalid value for '{path}': the name is empty")));
+        }
+        Ok(value)
+    }
+
     pub(crate) fn number(
         &mut self,
         name: &'static str,

@@ -3,7 +3,7 @@
 use super::logprobs::{self, ChatLogprobs};
 use super::messages::{Rules, messages};
 use super::parameters as shared;
-use super::{HARMLESS, Head, SYSTEM_FINGERPRINT, WireUsage, format, to_json, tools};
+use super::{Head, SYSTEM_FINGERPRINT, WireUsage, format, local, to_json, tools};
 use crate::fields::{Object, missing, wrong_type};
 use crate::{
     Answer, Choice, Delta, Error, Event, FinishReason, GenerateRequest, Input, Logprobs, Places,
@@ -46,21 +46,21 @@ pub fn parse(body: &[u8]) -> Result<ChatRequest, Error> {
         parallel_tool_calls: fields.boolean("parallel_tool_calls")?,
         response_format: format::response_format(&mut fields, &mut places)?,
         sampling: shared::sampling(&mut fields, 2.0)?,
-        max_tokens: shared::max_tokens(&mut fields, 1)?,
+        max_tokens: shared::max_tokens(&mut fields, 1)?.or(None),
         stop: shared::stop(&mut fields)?,
         choices: shared::choices(&mut fields)?,
         logprobs: logprobs_wanted(&mut fields)?,
         prompt_logprobs,
         ignore_eos: fields.boolean("ignore_eos")?.unwrap_or(false),
-        reasoning_effort: shared::reasoning_effort(&mut fields)?,
-        template_variables: template_variables(&mut fields)?,
+        reasoning_effort: local::reasoning_effort(&mut fields)?,
+        template_variables: local::template_variables(&mut fields, &mut places)?,
         session: shared::label(&mut fields, "prompt_cache_key")?,
         cache_salt: shared::label(&mut fields, "cache_salt")?,
     };
     only_text(&mut fields)?;
     fields.refuse(&["audio", "function_call", "functions", "prediction", "web_search_options"])?;
     options(&mut fields)?;
-    fields.harmless(HARMLESS);
+    local::pass_over(&mut fields)?;
     fields.finish()?;
     Ok(ChatRequest { request, stream: stream.on, include_usage: stream.include_usage, places })
 }

@@ -2,9 +2,10 @@
 //!
 //! Each prompt becomes a canonical request of its own ("source"); choice `c` of prompt `p` has index `p * n + c`.
 
+use super::local::{self, Limit};
 use super::logprobs::{self, LegacyLogprobs, characters};
 use super::parameters as shared;
-use super::{HARMLESS, Head, SYSTEM_FINGERPRINT, WireUsage, to_json};
+use super::{Head, SYSTEM_FINGERPRINT, WireUsage, to_json};
 use crate::fields::{self, Object, element, missing, wrong_type};
 use crate::{
     Answer, Delta, Error, Event, FinishReason, GenerateRequest, Input, Logprobs, Prompt, StreamWriter, Usage,
@@ -50,7 +51,7 @@ pub fn parse(body: &[u8]) -> Result<CompletionRequest, Error> {
         return Err(fields::unsupported("suffix"));
     }
     let max_tokens = shared::max_tokens(&mut fields, 0)?;
-    if max_tokens == Some(0) && !echo {
+    if max_tokens == Limit::Tokens(0) && !echo {
         return Err(Error::invalid(
             "max_tokens",
             "Invalid value for 'max_tokens': 0 is only allowed with 'echo'",
@@ -76,7 +77,7 @@ pub fn parse(body: &[u8]) -> Result<CompletionRequest, Error> {
         ..GenerateRequest::default()
     };
     super::chat::options(&mut fields)?;
-    fields.harmless(HARMLESS);
+    local::pass_over(&mut fields)?;
     fields.finish()?;
     let requests = prompts
         .into_iter()

@@ -2,7 +2,7 @@
 
 use super::completions::token_ids;
 use super::parameters as shared;
-use super::{HARMLESS, to_json};
+use super::{local, to_json};
 use crate::fields::{self, Object, element, missing, wrong_type};
 use crate::{EmbeddingInput, EmbeddingRequest, Embeddings, Error, ModelInfo, json};
 use base64::Engine as _;
@@ -63,7 +63,7 @@ pub fn parse(body: &[u8]) -> Result<EmbeddingsRequest, Error> {
         }
     };
     let dimensions = fields.integer("dimensions", 1..=i64::from(u32::MAX))?.map(|width| width as u32);
-    fields.harmless(HARMLESS);
+    local::pass_over(&mut fields)?;
     fields.finish()?;
     Ok(EmbeddingsRequest { request: EmbeddingRequest { model, inputs }, encoding, dimensions })
 }

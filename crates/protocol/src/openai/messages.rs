@@ -106,9 +106,8 @@ fn message(mut fields: Object, rules: Rules, flat: impl FnMut(usize)) -> Result<
     fields.finish()?;
     let content = match content {
         Some(content) => content,
-        None if role == Role::Assistant && (!tool_calls.is_empty() || reasoning.is_some()) => {
-            Content::default()
-        }
+        // A turn of no words: calls or thoughts alone, or nothing at all.
+        None if role == Role::Assistant => Content::default(),
         None => return Err(missing(&path)),
     };
     Ok(Message { role, content, name, reasoning, tool_calls, tool_call_id })
@@ -246,7 +245,7 @@ fn tool_calls(
 }
 
 fn called(fields: &mut Object) -> Result<(String, String), Error> {
-    let name = fields.required_string("name")?;
+    let name = fields.required_name("name")?;
     let path = fields.path("arguments");
     let arguments = match fields.take("arguments") {
         None => "{}".to_owned(),

@@ -8,6 +8,7 @@ pub mod completions;
 pub mod embeddings;
 pub mod error;
 pub(crate) mod format;
+pub(crate) mod local;
 mod logprobs;
 pub(crate) mod messages;
 pub mod models;
@@ -32,11 +33,6 @@ pub struct Head {
 
 /// Names the build that answered: the same fingerprint, seed and request give the same answer.
 pub(crate) const SYSTEM_FINGERPRINT: &str = concat!("fp_hearth_", env!("CARGO_PKG_VERSION"));
-
-/// Fields that OpenAI's clients send and that do not change an answer here: labels, billing, storage.
-/// `prediction` is not among them: it asks for another way of decoding.
-pub(crate) const HARMLESS: &[&str] =
-    &["user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_retention"];
 
 /// Writes a value that cannot fail to serialise.
 pub(crate) fn to_json(value: &impl serde::Serialize) -> String {

@@ -1,5 +1,6 @@
 //! Parameters that chat completions, completions and the Workers AI forms share.
 
+use super::local::{self, Limit};
 use crate::fields::{self, Object, element, missing};
 use crate::{Error, ReasoningEffort, Sampling};
 use serde_json::Value;
@@ -41,13 +42,7 @@ pub(crate) fn sampling(fields: &mut Object, hottest: f64) -> Result<Sampling, Er
             "Invalid value for 'top_p': 0 leaves no token; use temperature 0 for the most likely one",
         ));
     }
-    let repetition_penalty = fields.number("repetition_penalty", 0.0..=10.0)?;
-    if repetition_penalty == Some(0.0) {
-        return Err(Error::invalid(
-            "repetition_penalty",
-            "Invalid value for 'repetition_penalty': must be above 0",
-        ));
-    }
+    let repetition_penalty = local::repetition_penalty(fields)?;
     Ok(Sampling {
         temperature: fields.number("temperature", 0.0..=hottest)?.map(|value| value as f32),
         // -1 is another way of writing "all tokens".
@@ -87,19 +82,17 @@ fn logit_bias(fields: &mut Object) -> Result<Vec<(u32, f32)>, Error> {
 }
 
 /// `max_completion_tokens`, or the older `max_tokens`.
-pub(crate) fn max_tokens(fields: &mut Object, least: i64) -> Result<Option<u32>, Error> {
-    let range = least..=i64::from(i32::MAX);
-    let old = fields.integer("max_tokens", range.clone())?;
-    let new = fields.integer("max_completion_tokens", range)?;
-    if let (Some(old), Some(new)) = (old, new)
-        && old != new
-    {
-        return Err(Error::invalid(
+pub(crate) fn max_tokens(fields: &mut Object, least: i64) -> Result<Limit, Error> {
+    let old = local::limit(fields, "max_tokens", least)?;
+    let new = local::limit(fields, "max_completion_tokens", least)?;
+    match (old, new) {
+        (limit, Limit::Unsaid) | (Limit::Unsaid, limit) => Ok(limit),
+        (old, new) if old == new => Ok(new),
+        _ => Err(Error::invalid(
             "max_tokens",
             "'max_tokens' and 'max_completion_tokens' mean the same and must not differ",
-        ));
+        )),
     }
-    Ok(new.or(old).map(|tokens| tokens as u32))
 }
 
 /// `n`: answers wanted.
@@ -117,6 +110,8 @@ pub(crate) fn stops(fields: &mut Object, name: &'static str) -> Result<Vec<Strin
     let path = fields.path(name);
     let stops = match fields.take(name) {
         None => return Ok(Vec::new()),
+        // Forms send an empty field for none.
+        Some(Value::String(stop)) if stop.is_empty() => return Ok(Vec::new()),
         Some(Value::String(stop)) => return one_stop(&path, stop).map(|stop| vec![stop]),
         Some(Value::Array(stops)) => stops,
         Some(other) => return Err(fields::wrong_type(&path, "a string or an array of strings", &other)),

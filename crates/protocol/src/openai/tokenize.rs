@@ -2,7 +2,7 @@
 
 use super::messages::{Rules, messages};
 use super::parameters as shared;
-use super::{chat, to_json, tools};
+use super::{local, to_json, tools};
 use crate::fields::{self, Object, element, missing};
 use crate::{Error, GenerateRequest, Input, Places, Token, TokenizeRequest, json};
 use serde::Serialize;
@@ -61,7 +61,7 @@ pub fn parse(body: &[u8]) -> Result<Tokenize, Error> {
         }
         (None, Some(messages)) => {
             let tooling = tools::tooling(&mut fields, &mut places)?;
-            let mut template_variables = chat::template_variables(&mut fields)?;
+            let mut template_variables = local::template_variables(&mut fields, &mut places)?;
             if let Some(add) = fields.boolean("add_generation_prompt")? {
                 template_variables.insert("add_generation_prompt".to_owned(), add.into());
             }
@@ -70,7 +70,7 @@ pub fn parse(body: &[u8]) -> Result<Tokenize, Error> {
                 input: Input::Chat(messages),
                 tools: tooling.tools,
                 tool_choice: tooling.choice,
-                reasoning_effort: shared::reasoning_effort(&mut fields)?,
+                reasoning_effort: local::reasoning_effort(&mut fields)?,
                 template_variables,
                 choices: 1,
                 ..GenerateRequest::default()

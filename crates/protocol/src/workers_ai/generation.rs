@@ -8,9 +8,8 @@ use super::{InputAt, input_object};
 use crate::fields::{Object, missing, unsupported};
 use crate::openai::messages::{Rules, messages};
 use crate::openai::parameters as shared;
-use crate::openai::{HARMLESS, chat, format, tools};
+use crate::openai::{chat, format, local, tools};
 use crate::{Error, GenerateRequest, Input, Message, Places, Prompt, Role};
-use indexmap::IndexMap;
 use serde_json::Value;
 
 /// Tokens of an answer in the native shape where the caller sets no limit, as documented by Cloudflare.
@@ -67,9 +66,9 @@ pub fn parse(model: &str, input: Value, at: InputAt) -> Result<TextRequest, Erro
     let tooling = tools::tooling(&mut fields, &mut places)?;
     let stream = shared::stream(&mut fields)?;
     let max_tokens = shared::max_tokens(&mut fields, 1)?;
-    let mut template_variables = chat::template_variables(&mut fields)?;
+    let mut template_variables = local::template_variables(&mut fields, &mut places)?;
     if unthinking && matches!(input, Input::Chat(_)) {
-        think_not(&mut template_variables);
+        local::think(&mut template_variables, false);
     }
     let request = GenerateRequest {
         model: model.to_owned(),
@@ -80,31 +79,24 @@ pub fn parse(model: &str, input: Value, at: InputAt) -> Result<TextRequest, Erro
         response_format: format::response_format(&mut fields, &mut places)?,
         sampling: shared::sampling(&mut fields, 5.0)?,
         max_tokens: match shape {
-            Shape::Native => Some(max_tokens.unwrap_or(DEFAULT_MAX_TOKENS)),
-            Shape::OpenAi => max_tokens,
+            Shape::Native => max_tokens.or(Some(DEFAULT_MAX_TOKENS)),
+            Shape::OpenAi => max_tokens.or(None),
         },
         stop: shared::stop(&mut fields)?,
         choices: shared::choices(&mut fields)?,
         logprobs: chat::logprobs_wanted(&mut fields)?,
         prompt_logprobs: None,
         ignore_eos: fields.boolean("ignore_eos")?.unwrap_or(false),
-        reasoning_effort: shared::reasoning_effort(&mut fields)?,
+        reasoning_effort: local::reasoning_effort(&mut fields)?,
         template_variables,
         session: shared::label(&mut fields, "prompt_cache_key")?,
         cache_salt: shared::label(&mut fields, "cache_salt")?,
     };
     fields.refuse(&["audio", "functions", "image", "lora", "modalities", "prediction", "requests"])?;
     chat::options(&mut fields)?;
-    fields.harmless(HARMLESS);
+    local::pass_over(&mut fields)?;
     fields.finish()?;
     Ok(TextRequest { request, stream: stream.on, include_usage: stream.include_usage, shape, places })
-}
-
-/// The switches that chat templates have for thinking; a template that has none passes over them.
-fn think_not(variables: &mut IndexMap<String, Value>) {
-    for name in ["enable_thinking", "thinking"] {
-        variables.entry(name.to_owned()).or_insert(Value::Bool(false));
-    }
 }
 
 /// A `prompt` goes through the model's chat template unless `raw` is set.
@@ -161,6 +153,7 @@ mod tests {
         let raw = parsed(json!({"prompt": "hi", "raw": true, "max_tokens": 9})).unwrap();
         assert_eq!(raw.request.input, Input::Prompt(Prompt::Text("hi".to_owned())));
         assert_eq!(raw.request.max_tokens, Some(9));
+        assert_eq!(parsed(json!({"prompt": "hi", "max_tokens": -1})).unwrap().request.max_tokens, None);
     }
 
     #[test]

@@ -166,6 +166,39 @@ fn what_agents_send_is_read() {
 }
 
 #[test]
+fn what_other_local_servers_take_changes_nothing_or_means_what_is_had_here() {
+    let plain = parsed(&with(&json!({}))).unwrap().request;
+    for more in [
+        json!({"cache_prompt": true, "id_slot": -1, "keep_alive": "5m", "priority": 0, "request_id": "r", "ttl": 60}),
+        json!({"skip_special_tokens": true, "include_reasoning": true, "spaces_between_special_tokens": true}),
+        json!({"include_stop_str_in_output": false, "use_beam_search": false, "add_generation_prompt": true}),
+        json!({"reasoning": {}, "max_tokens": -1, "stop": ""}),
+        json!({"max_completion_tokens": -1.0}),
+    ] {
+        let read = parsed(&with(&more)).unwrap_or_else(|error| panic!("{more}: {error}"));
+        assert_eq!(read.request, plain, "{more}");
+    }
+    let read = |more: Value| parsed(&with(&more)).unwrap_or_else(|error| panic!("{more}: {error}"));
+    assert_eq!(read(json!({"repeat_penalty": 1.5})).request.sampling.repetition_penalty, Some(1.5));
+    let effort = read(json!({"reasoning": {"effort": "low"}})).request.reasoning_effort;
+    assert_eq!(effort, Some(ReasoningEffort::Low));
+    for (more, thinks, place) in [
+        (json!({"enable_thinking": false}), false, "enable_thinking"),
+        (json!({"thinking": {"type": "disabled"}}), false, "thinking"),
+        (json!({"thinking": {"type": "enabled", "budget_tokens": 1024}}), true, "thinking"),
+        (json!({"thinking": true}), true, "thinking"),
+    ] {
+        let chat = read(more.clone());
+        let variables = &chat.request.template_variables;
+        assert_eq!((&variables["enable_thinking"], &variables["thinking"]), (&json!(thinks), &json!(thinks)));
+        assert_eq!(chat.places.written("chat_template_kwargs"), place, "{more}");
+    }
+    // What the template is given by name goes before.
+    let both = read(json!({"enable_thinking": true, "chat_template_kwargs": {"enable_thinking": false}}));
+    assert_eq!(both.request.template_variables["enable_thinking"], false);
+}
+
+#[test]
 fn wrong_values_are_named_as_the_caller_wrote_them() {
     for (more, param) in [
         (json!({"model": null}), "model"),
@@ -181,7 +214,6 @@ fn wrong_values_are_named_as_the_caller_wrote_them() {
         (json!({"messages": [{"role": "user", "content": null}]}), "messages[0].content"),
         (json!({"messages": [{"role": "user", "content": []}]}), "messages[0].content"),
         (json!({"messages": [{"role": "user", "content": 3}]}), "messages[0].content"),
-        (json!({"messages": [{"role": "assistant"}]}), "messages[0].content"),
         (json!({"messages": [{"role": "tool", "content": "x"}]}), "messages[0].tool_call_id"),
         (json!({"messages": [{"role": "user", "content": "hi", "colour": 1}]}), "messages[0].colour"),
         (
@@ -224,9 +256,24 @@ fn wrong_values_are_named_as_the_caller_wrote_them() {
         (json!({"max_tokens": 0}), "max_tokens"),
         (json!({"max_tokens": 1e18}), "max_tokens"),
         (json!({"max_tokens": 5, "max_completion_tokens": 6}), "max_tokens"),
-        (json!({"max_completion_tokens": -1}), "max_completion_tokens"),
+        (json!({"max_completion_tokens": -2}), "max_completion_tokens"),
+        (json!({"max_tokens": 5, "max_completion_tokens": -1}), "max_tokens"),
         (json!({"seed": 1.5}), "seed"),
-        (json!({"stop": ""}), "stop"),
+        (json!({"stop": [""]}), "stop[0]"),
+        (json!({"repeat_penalty": 0}), "repeat_penalty"),
+        (json!({"repeat_penalty": 1.1, "repetition_penalty": 1.2}), "repeat_penalty"),
+        (json!({"enable_thinking": "no"}), "enable_thinking"),
+        (json!({"thinking": {"type": "maybe"}}), "thinking.type"),
+        (json!({"thinking": {}}), "thinking.type"),
+        (json!({"thinking": {"type": "enabled", "depth": 1}}), "thinking.depth"),
+        (json!({"reasoning": {"effort": "huge"}}), "reasoning.effort"),
+        (json!({"reasoning": {"exclude": true}}), "reasoning.exclude"),
+        (json!({"reasoning": {"effort": "low"}, "reasoning_effort": "high"}), "reasoning.effort"),
+        (json!({"skip_special_tokens": 1}), "skip_special_tokens"),
+        (
+            json!({"messages": [{"role": "assistant", "tool_calls": [{"id": "a", "function": {"name": ""}}]}]}),
+            "messages[0].tool_calls[0].function.name",
+        ),
         (json!({"stop": ["a", ""]}), "stop[1]"),
         (json!({"stop": ["a", 3]}), "stop[1]"),
         (json!({"stop": vec!["a"; 17]}), "stop"),
@@ -283,6 +330,9 @@ fn what_is_not_built_is_refused_by_name() {
         (json!({"functions": []}), "functions"),
         (json!({"function_call": "auto"}), "function_call"),
         (json!({"verbosity": "low"}), "verbosity"),
+        (json!({"skip_special_tokens": false}), "skip_special_tokens"),
+        (json!({"include_reasoning": false}), "include_reasoning"),
+        (json!({"continue_final_message": true}), "continue_final_message"),
         (json!({"tools": [{"type": "custom", "custom": {"name": "x"}}]}), "tools[0].type"),
         (
             json!({"messages": [{"role": "user", "content": [{"type": "input_audio", "input_audio": {}}]}]}),
@@ -302,6 +352,10 @@ fn what_an_answer_held_is_read_back_as_history() {
     let call = json!({"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}});
     for message in [
         json!({"role": "assistant", "content": "a", "tool_calls": []}),
+        json!({"role": "assistant", "content": null}),
+        json!({"role": "assistant", "content": null, "tool_calls": []}),
+        json!({"role": "assistant", "content": null, "tool_calls": null}),
+        json!({"role": "assistant", "tool_calls": []}),
         json!({"role": "assistant", "content": "a", "tool_calls": null, "refusal": null, "function_call": null}),
         json!({"role": "assistant", "content": "", "tool_calls": [call]}),
         json!({"role": "assistant", "content": null, "tool_calls": [call]}),

@@ -144,3 +144,12 @@ fn prompt_logprobs_come_in_the_choice() {
         json!([{"1": {"logprob": -1.0, "rank": null, "decoded_token": "a"}}])
     );
 }
+
+#[test]
+fn minus_one_takes_what_fits_in_place_of_the_default() {
+    let limit = |more: &str| {
+        let body = format!(r#"{{"model": "m", "prompt": "a"{more}}}"#);
+        parse(body.as_bytes()).unwrap().requests[0].max_tokens
+    };
+    assert_eq!((limit(""), limit(r#", "max_tokens": -1"#)), (Some(16), None));
+}

@@ -90,7 +90,7 @@ impl Item {
                 fields.refuse(&["namespace", "caller", "async"])?;
                 Self::Call {
                     call_id: fields.required_string("call_id")?,
-                    name: fields.required_string("name")?,
+                    name: fields.required_name("name")?,
                     arguments: fields.required_string("arguments")?,
                 }
             }
@@ -189,8 +189,13 @@ fn message(fields: &mut Object) -> Result<Item, Error> {
         }
     };
     let path = fields.path("content");
-    let said = fields.take("content").ok_or_else(|| fields::missing(&path))?;
-    Ok(Item::Message { role, content: content(&path, said, role)? })
+    let content = match fields.take("content") {
+        Some(said) => content(&path, said, role)?,
+        // A turn of no words.
+        None if role == Role::Assistant => Vec::new(),
+        None => return Err(fields::missing(&path)),
+    };
+    Ok(Item::Message { role, content })
 }
 
 /// Thoughts: their text where it stands there, else what was carried, else the summary.

@@ -5,7 +5,7 @@ use super::conversation::{self, INSTRUCTIONS, KEPT, Placed};
 use super::item::Item;
 use super::tools;
 use crate::fields::{self, Object, element, missing, unsupported, wrong_type};
-use crate::openai::chat::template_variables;
+use crate::openai::local;
 use crate::openai::parameters as shared;
 use crate::{Error, ErrorKind, GenerateRequest, Input, Part, Places, ReasoningEffort, Role, json};
 use serde_json::{Map, Value, json};
@@ -105,7 +105,7 @@ pub fn parse(body: &[u8]) -> Result<Asked, Error> {
         choices: 1,
         logprobs,
         reasoning_effort: reasoning.effort,
-        template_variables: template_variables(&mut fields)?,
+        template_variables: local::template_variables(&mut fields, &mut places)?,
         session: session.clone(),
         cache_salt: shared::label(&mut fields, "cache_salt")?,
         ..GenerateRequest::default()
@@ -334,6 +334,6 @@ fn not_built(fields: &mut Object) -> Result<(), Error> {
         "access_programs",
         "image",
     ])?;
-    fields.harmless(&["service_tier", "prompt_cache_retention", "prompt_cache_options"]);
-    Ok(())
+    fields.harmless(&["prompt_cache_options"]);
+    local::pass_over(fields)
 }

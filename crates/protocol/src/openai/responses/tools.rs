@@ -1,6 +1,7 @@
 //! Tools, tool choice and text format, which this dialect writes flat.
 
 use crate::fields::{self, Object, element, missing, unsupported, wrong_type};
+use crate::openai::format::is_schema;
 use crate::openai::tools::{MAX_TOOLS, described};
 use crate::{Error, ErrorKind, Places, ResponseFormat, Tool, ToolChoice};
 use serde_json::{Value, json};
@@ -171,7 +172,7 @@ fn format_of(format: &mut Object) -> Result<ResponseFormat, Error> {
         "json_schema" => {
             let path = format.path("schema");
             let schema = format.take("schema").ok_or_else(|| fields::missing(&path))?;
-            if !schema.is_object() {
+            if !is_schema(&schema) {
                 return Err(wrong_type(&path, "an object", &schema));
             }
             format.string("description")?;

@@ -448,3 +448,35 @@ fn efforts_beyond_high_are_high() {
     }
     refused(json!({"reasoning": {"effort": "huge"}}), "reasoning.effort", "'xhigh' and 'max'");
 }
+
+#[test]
+fn a_turn_of_no_words_is_read_and_a_call_without_a_name_is_not() {
+    for message in
+        [json!({"role": "assistant", "content": null}), json!({"role": "assistant", "content": []})]
+    {
+        let asked = parsed(json!({"input": [{"role": "user", "content": "a"}, message]})).unwrap();
+        assert_eq!(messages(&asked)[1].content, Content::default());
+    }
+    refused(json!({"input": [{"role": "user", "content": null}]}), "input[0].content", "Missing");
+    let call = json!({"type": "function_call", "call_id": "c", "name": "", "arguments": "{}"});
+    refused(json!({"input": [{"role": "user", "content": "a"}, call]}), "input[1].name", "empty");
+}
+
+#[test]
+fn a_schema_may_be_true_or_false() {
+    let format =
+        |schema: Value| json!({"text": {"format": {"type": "json_schema", "name": "s", "schema": schema}}});
+    for schema in [json!(true), json!(false)] {
+        let asked = parsed(format(schema.clone())).unwrap();
+        let ResponseFormat::JsonSchema { schema: read, .. } = asked.request.response_format else { panic!() };
+        assert_eq!(read, schema);
+    }
+    refused(format(json!([1])), "text.format.schema", "expected an object");
+}
+
+#[test]
+fn switches_and_settled_fields_of_other_servers_are_taken() {
+    let asked =
+        parsed(json!({"enable_thinking": false, "cache_prompt": true, "skip_special_tokens": true})).unwrap();
+    assert_eq!(asked.request.template_variables["enable_thinking"], false);
+}
