@@ -129,7 +129,7 @@ fn chat(
                     out 'strict', or the bounds on texts and what is more than a list of properties";
         return Err(Error::new(ErrorKind::Unsupported, what).at(format!("tools[{i}].function.strict")));
     }
-    let mut conversation = conversation::conversation(request, messages, template, model.family, now)?;
+    let mut conversation = conversation::conversation(request, messages, template, model.family, now);
     let mut rendered = template.render(&conversation);
     if matches!(rendered, Err(TemplateError::Raised(_) | TemplateError::Failed(_)))
         && let Some(other) = calls::with_texts(&conversation)

@@ -300,11 +300,6 @@ async fn what_is_not_built_is_refused_by_name() {
             "messages[0].tool_calls[0].id",
         ),
         (
-            GenerateRequest { reasoning_effort: Some(ReasoningEffort::High), ..chat(HI) },
-            ErrorKind::Unsupported,
-            "reasoning_effort",
-        ),
-        (
             GenerateRequest {
                 reasoning_effort: Some(ReasoningEffort::None),
                 ..prompt(Prompt::Text("a".into()))
@@ -341,6 +336,15 @@ async fn what_is_not_built_is_refused_by_name() {
     let embed = protocol::EmbeddingRequest { model: "m".into(), inputs: Vec::new() };
     assert_eq!(world.local.embed(embed).await.unwrap_err().param.as_deref(), Some("model"));
     assert_eq!(say(&*world.local, chat(HI)).await.unwrap().texts, ["help!"], "and the model goes on");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_effort_does_nothing_with_a_model_that_does_not_think() {
+    let world = world("help!", LocalConfig::default());
+    for effort in [ReasoningEffort::None, ReasoningEffort::High] {
+        let said = say(&*world.local, GenerateRequest { reasoning_effort: Some(effort), ..chat(HI) }).await;
+        assert_eq!(said.unwrap().texts, ["help!"], "{effort:?}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -42,7 +42,7 @@ pub struct Layer {
     #[arg(long, value_name = "TOKENS", env = "HEARTH_CONTEXT", hide_env_values = true)]
     pub context: Option<Count>,
 
-    /// Memory for the KV cache of all models together, for example 4GiB [default: a share of the free memory]
+    /// Memory for the KV cache of all models together, for example 4GiB [default: half of the free memory]
     #[arg(long, value_name = "SIZE", env = "HEARTH_KV_MEMORY", hide_env_values = true)]
     pub kv_memory: Option<Size>,
 

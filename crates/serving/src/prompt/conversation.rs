@@ -6,9 +6,7 @@
 
 use crate::template::{ChatTemplate, Conversation};
 use crate::tools::Family;
-use protocol::{
-    Content, Error, ErrorKind, GenerateRequest, Message, Part, ReasoningEffort, Role, Tool, ToolCall,
-};
+use protocol::{Content, GenerateRequest, Message, Part, ReasoningEffort, Role, Tool, ToolCall};
 use serde_json::{Map, Value as Json};
 use std::collections::HashMap;
 
@@ -19,7 +17,7 @@ pub(super) fn conversation(
     template: &ChatTemplate,
     family: &Family,
     now: u64,
-) -> Result<Conversation, Error> {
+) -> Conversation {
     let mut variables: Map<String, Json> =
         request.template_variables.iter().map(|(name, value)| (name.clone(), value.clone())).collect();
     if let Some(effort) = request.reasoning_effort {
@@ -30,26 +28,18 @@ pub(super) fn conversation(
             ReasoningEffort::Medium => "medium",
             ReasoningEffort::High => "high",
         };
-        let mut known = false;
+        // A model that does not think does nothing with an effort: clients send one whatever the model.
         for (variable, value) in [
             ("reasoning_effort", Json::from(name)),
             ("enable_thinking", Json::from(effort != ReasoningEffort::None)),
         ] {
             if template.mentions(variable) {
                 variables.entry(variable).or_insert(value);
-                known = true;
             }
         }
         // The word alone is in many templates; this one asks for it.
         if template.takes("thinking") {
             variables.entry("thinking").or_insert((effort != ReasoningEffort::None).into());
-            known = true;
-        }
-        // A template without a word of thinking belongs to a model that does none, which is what `none` asks for.
-        let idle = effort == ReasoningEffort::None && !template.mentions("think");
-        if !known && !idle {
-            let what = "this model's chat template knows no reasoning effort";
-            return Err(Error::new(ErrorKind::Unsupported, what).at("reasoning_effort"));
         }
     }
     let known = family.knows_tools() && template.mentions("tools");
@@ -71,7 +61,7 @@ pub(super) fn conversation(
     };
     // Another name for what is asked of the prompt's end, as in vLLM.
     let add_generation_prompt = variables.shift_remove("add_generation_prompt") != Some(Json::Bool(false));
-    Ok(Conversation { messages, tools, variables, add_generation_prompt, now })
+    Conversation { messages, tools, variables, add_generation_prompt, now }
 }
 
 fn message(message: &Message, template: &ChatTemplate) -> Map<String, Json> {
@@ -265,7 +255,7 @@ mod tests {
         let tool = Tool { name: "f".into(), description: None, parameters: None, strict: None };
         let request = GenerateRequest { tools: vec![tool], ..GenerateRequest::default() };
         let family = crate::tools::family(Some(source), &tokenizer());
-        let made = conversation(&request, &[], &template(source), family, 0).unwrap();
+        let made = conversation(&request, &[], &template(source), family, 0);
         assert_eq!(made.variables["xml_tools"][0]["name"], "f");
     }
 
@@ -302,7 +292,7 @@ mod tests {
             result("call_1"),
         ];
         let template = template(source);
-        let made = conversation(&request, &messages, &template, family, 0).unwrap();
+        let made = conversation(&request, &messages, &template, family, 0);
         let ids = |key: &str| {
             let of = |message: &Map<String, Json>| match key {
                 "id" => message.get("tool_calls").and_then(Json::as_array).cloned().unwrap_or_default(),
@@ -344,19 +334,14 @@ mod tests {
         let asked = |effort: ReasoningEffort, source: &str| {
             let request = GenerateRequest { reasoning_effort: Some(effort), ..GenerateRequest::default() };
             conversation(&request, &[], &template(source), crate::tools::family(None, &tokenizer()), 0)
-                .map(|conversation| conversation.variables)
+                .variables
         };
         let none = |source: &str| asked(ReasoningEffort::None, source);
-        assert_eq!(none("{{ enable_thinking }}").unwrap()["enable_thinking"], false);
-        assert_eq!(none("{{ reasoning_effort }}").unwrap()["reasoning_effort"], "none");
-        assert!(none("{{ messages }}").unwrap().is_empty(), "nothing to cut");
-        // Where it would do nothing, it is refused.
-        for refused in [none("{{ messages }}<think>"), asked(ReasoningEffort::High, "{{ messages }}")] {
-            let error = refused.map(|_| ()).unwrap_err();
-            assert_eq!(
-                (error.kind, error.param.as_deref()),
-                (ErrorKind::Unsupported, Some("reasoning_effort"))
-            );
+        assert_eq!(none("{{ enable_thinking }}")["enable_thinking"], false);
+        assert_eq!(none("{{ reasoning_effort }}")["reasoning_effort"], "none");
+        // A template that knows none is given none: an effort does nothing there.
+        for idle in [none("{{ messages }}<think>"), asked(ReasoningEffort::High, "{{ messages }}")] {
+            assert!(idle.is_empty(), "{idle:?}");
         }
     }
 }

@@ -13,7 +13,7 @@ use anyhow::{Context, bail};
 use protocol::{Message, Role};
 use rustyline::error::ReadlineError;
 use std::io::{self, Read, Write};
-use talker::{Answer, Params, Talker};
+use talker::{Answer, Kind, Params, Talker};
 use tokio::runtime::Runtime;
 
 /// The server that is tried when none is named.
@@ -185,14 +185,9 @@ impl Conversation<'_> {
     /// Asks, prints the answer as it comes, and remembers both.
     fn ask(&mut self, question: &str, on_break: Break) -> anyhow::Result<()> {
         self.messages.push(Message::text(Role::User, question));
-        let mut text = String::new();
+        let mut said = Said::new(io::stdout());
         let answered = self.runtime.block_on(async {
-            let mut print = |piece: &str| -> io::Result<()> {
-                text.push_str(piece);
-                let mut out = io::stdout().lock();
-                out.write_all(piece.as_bytes())?;
-                out.flush()
-            };
+            let mut print = |kind: Kind, piece: &str| said.say(kind, piece);
             tokio::select! {
                 answer = self.talker.answer(&self.messages, &self.params, &mut print) => answer.map(Some),
                 // Dropping the answer's future closes its stream, and that cancels the work.
@@ -204,13 +199,13 @@ impl Conversation<'_> {
             Err(error) => {
                 // The question goes, so that the next one follows what was answered.
                 self.messages.pop();
-                if !text.is_empty() {
+                if said.last.is_some() {
                     writeln!(io::stdout())?;
                 }
                 return Err(error);
             }
         };
-        self.messages.push(Message::text(Role::Assistant, text));
+        self.messages.push(said.message());
         writeln!(io::stdout())?;
         match answer {
             Some(answer) if !self.quiet => style::say(&Style::for_stderr().dim(summary(&answer))),
@@ -222,16 +217,53 @@ impl Conversation<'_> {
     }
 }
 
+/// Prints an answer as it comes, thought and answer with an empty line between, and remembers it.
+struct Said<W> {
+    out: W,
+    thought: String,
+    text: String,
+    /// What was printed last.
+    last: Option<Kind>,
+}
+
+impl<W: Write> Said<W> {
+    const fn new(out: W) -> Self {
+        Self { out, thought: String::new(), text: String::new(), last: None }
+    }
+
+    fn say(&mut self, kind: Kind, piece: &str) -> io::Result<()> {
+        if let Some(last) = self.last.replace(kind).filter(|last| *last != kind) {
+            let before = if last == Kind::Thought { &self.thought } else { &self.text };
+            let ended = before.chars().rev().take_while(|character| *character == '\n').count();
+            self.out.write_all(&b"\n\n"[ended.min(2)..])?;
+        }
+        match kind {
+            Kind::Thought => self.thought.push_str(piece),
+            Kind::Text => self.text.push_str(piece),
+        }
+        self.out.write_all(piece.as_bytes())?;
+        self.out.flush()
+    }
+
+    /// The answer as the conversation goes on with it: what was thought is no part of what was said.
+    fn message(self) -> Message {
+        let reasoning = Some(self.thought).filter(|thought| !thought.is_empty());
+        Message { reasoning, ..Message::text(Role::Assistant, self.text) }
+    }
+}
+
 /// Speed and cache of an answer, in a line.
 fn summary(answer: &Answer) -> String {
     let usage = &answer.usage;
     let speed = match answer.tokens_per_second() {
-        Some(speed) => format!("{speed:.1} tokens/s"),
-        None => "one step".into(),
+        Some(speed) => format!(" {speed:.1} tokens/s,"),
+        None if usage.completion_tokens <= 1 => " one step,".into(),
+        // All at once, as a script answers.
+        None => String::new(),
     };
     let cut = if answer.cut { ", cut at the length limit" } else { "" };
     format!(
-        "{} tokens, {speed}, first after {:.2} s; prompt {} tokens, {} cached{cut}",
+        "{} tokens,{speed} first after {:.2} s; prompt {} tokens, {} cached{cut}",
         usage.completion_tokens,
         answer.first.as_secs_f64(),
         usage.prompt_tokens,
@@ -316,6 +348,26 @@ mod tests {
     use std::time::Duration;
 
     #[test]
+    fn thought_and_answer_stand_apart_by_an_empty_line() {
+        for (thought, text, shown) in [
+            (vec!["I ask ", "the tool."], "Let me look.", "I ask the tool.\n\nLet me look."),
+            (vec!["Hm.\n"], "Four.", "Hm.\n\nFour."),
+            (vec!["Hm.\n\n"], "Four.", "Hm.\n\nFour."),
+            (vec![], "Four.", "Four."),
+        ] {
+            let mut said = Said::new(Vec::new());
+            for piece in &thought {
+                said.say(Kind::Thought, piece).unwrap();
+            }
+            said.say(Kind::Text, text).unwrap();
+            assert_eq!(String::from_utf8(said.out.clone()).unwrap(), shown);
+            let message = said.message();
+            assert_eq!(message.content.joined_text(), text);
+            assert_eq!(message.reasoning.unwrap_or_default(), thought.concat());
+        }
+    }
+
+    #[test]
     fn the_summary_tells_speed_and_cached_tokens() {
         let usage =
             Usage { prompt_tokens: 30, cached_tokens: 20, completion_tokens: 11, reasoning_tokens: 0 };
@@ -329,6 +381,9 @@ mod tests {
             summary(&answer),
             "11 tokens, 10.0 tokens/s, first after 0.50 s; prompt 30 tokens, 20 cached"
         );
+        // An answer that comes at once has no speed worth telling.
+        let instant = Answer { total: Duration::from_micros(500_900), ..answer };
+        assert_eq!(summary(&instant), "11 tokens, first after 0.50 s; prompt 30 tokens, 20 cached");
         let cut = Answer { usage: Usage { completion_tokens: 1, ..usage }, cut: true, ..answer };
         assert!(
             summary(&cut).ends_with(

@@ -1,6 +1,6 @@
 //! A server that speaks OpenAI's dialect, seen from `hearth chat`.
 
-use super::talker::{Answer, Params, Sink, Stopwatch};
+use super::talker::{Answer, Kind, Params, Sink, Stopwatch};
 use crate::peer::{self, Lines};
 use anyhow::{Context, anyhow, bail};
 use protocol::{Message, Usage};
@@ -134,10 +134,10 @@ impl Remote {
                     bail!("{message}");
                 }
                 let choice = &event["choices"][0];
-                for field in ["reasoning_content", "content"] {
+                for (field, kind) in [("reasoning_content", Kind::Thought), ("content", Kind::Text)] {
                     if let Some(text) = choice["delta"][field].as_str().filter(|text| !text.is_empty()) {
                         stopwatch.text_came();
-                        sink(text)?;
+                        sink(kind, text)?;
                     }
                 }
                 cut |= choice["finish_reason"] == "length";

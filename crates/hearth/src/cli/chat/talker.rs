@@ -20,6 +20,16 @@ pub(super) struct Params {
     pub seed: Option<u64>,
 }
 
+/// What a piece of an answer is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Thought,
+    Text,
+}
+
+/// Less than this is no time to tell a speed from.
+const SHORTEST: Duration = Duration::from_millis(5);
+
 /// What is known after an answer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Answer {
@@ -33,16 +43,16 @@ pub(super) struct Answer {
 }
 
 impl Answer {
-    /// Speed of the tokens after the first; `None` without any.
+    /// Speed of the tokens after the first; `None` without any, or where they all came at once.
     pub fn tokens_per_second(&self) -> Option<f64> {
         let steps = self.usage.completion_tokens.checked_sub(1).filter(|steps| *steps > 0)?;
-        let time = self.total.checked_sub(self.first)?.as_secs_f64();
-        (time > 0.0).then(|| f64::from(steps) / time)
+        let time = self.total.checked_sub(self.first).filter(|time| *time >= SHORTEST)?;
+        Some(f64::from(steps) / time.as_secs_f64())
     }
 }
 
 /// Takes pieces of an answer as they come.
-pub(super) type Sink<'a> = &'a mut dyn FnMut(&str) -> io::Result<()>;
+pub(super) type Sink<'a> = &'a mut dyn FnMut(Kind, &str) -> io::Result<()>;
 
 /// Measures an answer while it comes.
 pub(super) struct Stopwatch {
@@ -133,9 +143,13 @@ async fn generate(backend: &dyn Backend, request: GenerateRequest, sink: Sink<'_
     let (mut usage, mut cut) = (None, false);
     while let Some(delta) = deltas.next().await {
         match delta? {
-            Delta::Text { text, .. } | Delta::Reasoning { text, .. } => {
+            Delta::Reasoning { text, .. } => {
                 stopwatch.text_came();
-                sink(&text)?;
+                sink(Kind::Thought, &text)?;
+            }
+            Delta::Text { text, .. } => {
+                stopwatch.text_came();
+                sink(Kind::Text, &text)?;
             }
             Delta::Finish { reason, .. } => cut = reason == FinishReason::Length,
             Delta::Usage(told) => usage = Some(told),
