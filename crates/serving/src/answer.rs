@@ -2,8 +2,8 @@
 //!
 //! Runs wherever the answer is read, not on the engine's thread. Invariant: per choice, the deltas' text is the
 //! answer's text up to its first stop text; exactly one `Finish` per choice, one `Usage` and nothing after
-//! it, or one error and nothing after it. Tokens past a stop text are neither shown nor counted. Why an answer
-//! ended follows from its tokens alone: cut by a limit inside a call, `length`; else any call, `tool_calls`;
+//! it, or one error and nothing after it. Tokens past a stop text, or past the only call that is allowed, are neither
+//! shown nor counted. Why an answer ended follows from its tokens alone: cut by a limit inside a call, `length`; else any call, `tool_calls`;
 //! else what ended it.
 
 mod choice;
@@ -153,10 +153,13 @@ impl Answer {
         }
         self.usage.completion_tokens += 1;
         let entry = entry.map(|entry| logprobs(&self.tokenizer, &entry));
-        if let Fed::Stopped(stop) = choice.token(id, entry, &mut self.ready) {
-            self.ticket.finish_choice(index);
-            self.end(index, FinishReason::Stop, Some(stop));
-        }
+        let stop = match choice.token(id, entry, &mut self.ready) {
+            Fed::On => return,
+            Fed::Stopped(stop) => Some(stop),
+            Fed::Called => None,
+        };
+        self.ticket.finish_choice(index);
+        self.end(index, FinishReason::Stop, stop);
     }
 
     /// The engine has ended an answer.
@@ -165,17 +168,17 @@ impl Answer {
         if choice.finished {
             return;
         }
-        match choice.finish(&mut self.ready) {
+        match choice.finish(reason == FinishReason::Length, &mut self.ready) {
             (_, Fed::Stopped(stop)) => self.end(index, FinishReason::Stop, Some(stop)),
             // A model that ends by itself inside a call was not cut: what it said came back as text.
             (ended, Fed::On) if ended.open && reason == FinishReason::Length => {
                 self.close_choice(index, reason, None);
             }
-            (_, Fed::On) => self.end(index, reason, None),
+            (_, Fed::On | Fed::Called) => self.end(index, reason, None),
         }
     }
 
-    /// An answer ends at a stop text or where the engine ended it, and not cut inside a call.
+    /// An answer ends at a stop text, at its only call or where the engine ended it, and not cut inside a call.
     fn end(&mut self, index: u32, reason: FinishReason, stop_text: Option<String>) {
         if self.choices[index as usize].calls > 0 {
             self.close_choice(index, FinishReason::ToolCalls, None);

@@ -161,7 +161,8 @@ impl TextModel {
         ticket.submit(Submission { request: submitted, out, accepted, at });
         accept(&mut ticket, answer).await?;
         let ask = ask(&request, thinking, constrained);
-        let parser: &dyn Fn() -> AnswerParser = &|| self.family.parser(&ask);
+        let (fresh, single) = (self.family.parser(&ask), ask.is_single());
+        let parser: &dyn Fn() -> AnswerParser = &|| fresh.clone();
         let answer = Answer::new(Parts {
             events: received,
             ticket,
@@ -183,9 +184,9 @@ impl TextModel {
             prompt_tokens,
             first_of_prompt,
         });
-        // Stop texts end an answer early, which must not wait for a slow reader.
+        // Stop texts and only calls end an answer early, which must not wait for a slow reader.
         let deltas = if request.logprobs.is_some() { AHEAD } else { events };
-        Ok(if request.stop.is_empty() { answer.boxed() } else { read_ahead(answer, deltas) })
+        Ok(if request.stop.is_empty() && !single { answer.boxed() } else { read_ahead(answer, deltas) })
     }
 
     fn prepare(&self, id: RequestId, request: &GenerateRequest) -> Result<Prepared, Error> {

@@ -84,6 +84,56 @@ async fn required_and_named_calls_are_made_whatever_the_model_wants() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_answer_that_may_hold_one_call_ends_with_it_though_no_grammar_holds_it() {
+    let bare = "{\"name\": \"look\", \"arguments\": {\"at\": \"here\"}}";
+    for turn in [format!("{bare}\n{bare}"), format!("```json\n{bare}\n```\n```json\n{bare}\n```\nSo.")] {
+        let world = replay("chatml_tools.jinja", &[&turn]);
+        let request = GenerateRequest {
+            parallel_tool_calls: Some(false),
+            choices: 2,
+            logprobs: Some(0),
+            ..with_tool(chat(HI))
+        };
+        let (answer, deltas) = gather(&*world.local, request).await.unwrap();
+        for choice in &answer.choices {
+            assert_eq!(choice.tool_calls.len(), 1, "{deltas:?}");
+            assert_eq!(choice.tool_calls[0].arguments, "{\"at\": \"here\"}");
+            assert_eq!((choice.text.as_str(), choice.finish), ("", Some(FinishReason::ToolCalls)));
+        }
+        assert!(answer.usage.unwrap().completion_tokens < 2 * (bare.len() as u32 + 16));
+        until(|| world.local.stats()[0].engine.unwrap().pages.held == 0).await;
+        let (answer, _) = gather(&*world.local, with_tool(chat(HI))).await.unwrap();
+        assert_eq!(answer.choices[0].tool_calls.len(), 2, "several are allowed unless the request says no");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bare_calls_of_strict_tools_obey_their_schema_or_come_back_as_text() {
+    let bare = "{\"name\": \"look\", \"arguments\": {\"to\": 5}}";
+    let world = replay("chatml_tools.jinja", &[bare]);
+    let strict = Tool { strict: Some(true), ..look() };
+    let request = GenerateRequest { tools: vec![strict], ..chat(HI) };
+    let (answer, _) = gather(&*world.local, request).await.unwrap();
+    let choice = &answer.choices[0];
+    assert_eq!((choice.text.as_str(), choice.finish), (bare, Some(FinishReason::Stop)));
+    assert!(choice.malformed_calls.len() == 1 && choice.tool_calls.is_empty(), "{choice:?}");
+    let (answer, _) = gather(&*world.local, with_tool(chat(HI))).await.unwrap();
+    assert_eq!(answer.choices[0].tool_calls[0].arguments, "{\"to\": 5}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn text_around_a_call_stays_apart() {
+    let text = format!("Before it.\n{CALL}\nAfter it.");
+    let world = replay("chatml_tools.jinja", &[&text]);
+    let request = GenerateRequest { logprobs: Some(0), ..with_tool(chat(HI)) };
+    let (answer, deltas) = gather(&*world.local, request).await.unwrap();
+    let choice = &answer.choices[0];
+    assert_eq!(choice.text, "Before it.\nAfter it.", "{deltas:?}");
+    let tokens: String = choice.logprobs.iter().map(|entry| entry.chosen.token.as_str()).collect();
+    assert_eq!(tokens, choice.text, "each token of the text has its log-probability");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn every_limit_on_tokens_gives_a_beginning_of_the_whole_and_says_why_it_ended() {
     let text = format!("So.\n{CALL}");
     let world = replay("chatml_tools.jinja", &[&text]);

@@ -83,6 +83,8 @@ pub(super) enum Fed {
     On,
     /// This stop text ended it.
     Stopped(String),
+    /// It was allowed one call, and made it.
+    Called,
 }
 
 impl Choice {
@@ -134,9 +136,9 @@ impl Choice {
         self.read(out)
     }
 
-    /// The answer has ended: takes what is left of it. Gives what the parser says of its end, and whether a stop text
-    /// was in the rest.
-    pub fn finish(&mut self, out: &mut VecDeque<Delta>) -> (crate::tools::Ended, Fed) {
+    /// The answer has ended, by a limit or by itself: takes what is left of it. Gives what the parser says of its end,
+    /// and whether a stop text was in the rest.
+    pub fn finish(&mut self, limited: bool, out: &mut VecDeque<Delta>) -> (crate::tools::Ended, Fed) {
         // A character that was cut shows as U+FFFD; where a grammar holds, nothing stands in for what it lets through.
         let rest = if self.constrained { "" } else { self.detokenizer.finish() };
         self.decoded += rest.len();
@@ -144,6 +146,9 @@ impl Choice {
         let mut fed = Fed::On;
         if let Some(parser) = &mut self.parser {
             parser.push(rest, &mut self.pieces);
+            if limited {
+                parser.limit();
+            }
             ended = parser.finish(&mut self.pieces);
             fed = self.read(out);
         } else {
@@ -174,6 +179,9 @@ impl Choice {
         }
         pieces.clear();
         self.pieces = pieces;
+        if fed == Fed::On && self.parser.as_ref().is_some_and(AnswerParser::is_over) {
+            fed = Fed::Called;
+        }
         fed
     }
 

@@ -41,7 +41,7 @@ pub(super) enum Body {
 }
 
 /// What a block gives.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) enum Event {
     Start(String),
     Arguments(String),
@@ -74,7 +74,7 @@ enum After {
     Arguments,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum State {
     Open,
     Value,
@@ -94,7 +94,7 @@ enum State {
 }
 
 /// A block being read. Offsets are from its opener.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Block {
     opener: Opener,
     live: bool,
@@ -108,11 +108,17 @@ pub(super) struct Block {
     /// Calls that were given out whole.
     calls: u32,
     name: String,
+    /// Whether nothing after the first whole call is read.
+    single: bool,
+    /// What is wrong with a call that was read to its end; the block fails where it ends.
+    fault: Option<String>,
+    /// Whether it failed because there was no more text.
+    cut: bool,
 }
 
 impl Block {
     /// A block whose opener, of `skip` bytes as written, has been seen.
-    pub fn new(opener: Opener, skip: usize, live: bool, doubled: bool) -> Self {
+    pub fn new(opener: Opener, skip: usize, live: bool, doubled: bool, single: bool) -> Self {
         let state = if matches!(opener.body, Body::InNamed(_)) { State::Name } else { State::Open };
         Self {
             opener,
@@ -125,6 +131,9 @@ impl Block {
             found: Vec::new(),
             calls: 0,
             name: String::new(),
+            single,
+            fault: None,
+            cut: false,
         }
     }
 
@@ -138,9 +147,14 @@ impl Block {
         self.given
     }
 
-    /// Whether the block is of the family's own form.
-    pub fn is_own(&self) -> bool {
-        self.opener.own
+    /// Whether it is of the family's own form, or was read as calls to its end.
+    pub fn is_meant(&self) -> bool {
+        self.opener.own || self.fault.is_some()
+    }
+
+    /// Whether it failed because there was no more text.
+    pub fn is_cut(&self) -> bool {
+        self.cut
     }
 
     /// Goes on. `text` is all there is from the opener on.
@@ -149,12 +163,14 @@ impl Block {
             match self.turn(text, tools, out) {
                 Turn::Next => {}
                 Turn::More => return Step::More,
-                Turn::Done => {
-                    self.give(out);
-                    return Step::Done;
-                }
+                Turn::Done => return self.done(out),
                 // What comes after a call that was given out is no fault of the call.
-                Turn::Bad(_) if self.calls > 0 && self.found.is_empty() && self.is_between() => {
+                Turn::Bad(_)
+                    if self.calls > 0
+                        && self.found.is_empty()
+                        && self.fault.is_none()
+                        && self.is_between() =>
+                {
                     return Step::Done;
                 }
                 Turn::Bad(why) => return Step::Failed(why),
@@ -164,7 +180,7 @@ impl Block {
 
     /// There is no more text.
     pub fn end(&mut self, text: &str, out: &mut Vec<Event>) -> Step {
-        let whole = !self.found.is_empty() || self.calls > 0;
+        let whole = !self.found.is_empty() || self.calls > 0 || self.fault.is_some();
         let complete = match self.state {
             State::Rest(_) | State::Close { .. } | State::AfterArguments => true,
             State::AfterValue => !self.list || self.opener.own,
@@ -173,13 +189,27 @@ impl Block {
             _ => false,
         };
         if whole && complete {
-            self.give(out);
+            let step = self.done(out);
             self.at = text.len();
-            Step::Done
+            step
         } else {
             self.at = text.len();
-            Step::Failed("the answer ends inside the call".into())
+            self.cut = true;
+            Step::Failed("the answer ends inside a call".into())
         }
+    }
+
+    fn done(&mut self, out: &mut Vec<Event>) -> Step {
+        if let Some(why) = &self.fault {
+            return Step::Failed(why.clone());
+        }
+        self.give(out);
+        Step::Done
+    }
+
+    /// Whether the only call of the answer was read, and is good.
+    fn is_enough(&self) -> bool {
+        self.single && self.fault.is_none() && (self.calls > 0 || !self.found.is_empty())
     }
 
     fn is_between(&self) -> bool {
@@ -187,6 +217,9 @@ impl Block {
     }
 
     fn give(&mut self, out: &mut Vec<Event>) {
+        if self.single {
+            self.found.truncate(usize::from(self.calls == 0));
+        }
         for call in self.found.drain(..) {
             out.extend([Event::Start(call.name), Event::Arguments(call.arguments), Event::End]);
             self.calls += 1;
@@ -194,10 +227,17 @@ impl Block {
         self.given = self.at;
     }
 
-    /// Adds calls, if each is of a declared tool.
+    /// Adds calls, if each is of a declared tool. Arguments that break a strict tool's schema are a fault of the whole
+    /// block, which is read to its end, so that it comes back in one piece. A grammar has seen to those of a live one.
     fn found(&mut self, calls: Vec<Call>, tools: &Declared) -> Result<(), String> {
         if let Some(call) = calls.iter().find(|call| !tools.has(&call.name)) {
             return Err(unknown(&call.name));
+        }
+        // Calls after the only one are not read.
+        let read = if self.single { 1 } else { calls.len() };
+        if !self.live && self.fault.is_none() {
+            let mut checked = calls.iter().take(read).map(|call| tools.obeyed(&call.name, &call.arguments));
+            self.fault = checked.find_map(Result::err);
         }
         self.found.extend(calls);
         Ok(())
@@ -233,7 +273,7 @@ impl Block {
             State::Close { .. } => self.close(text),
             State::CallOpen => self.call_open(text),
             State::Name => self.named(text, tools),
-            State::Arguments => self.begin_arguments(text, out),
+            State::Arguments => self.begin_arguments(text, tools, out),
             State::Held { start, scan } => match scan.run(text, self.at) {
                 Scan::More => {
                     self.at = text.len();
@@ -243,11 +283,7 @@ impl Block {
                     let made = arguments(&text[*start..end]);
                     self.at = end;
                     match made {
-                        Ok(arguments) => {
-                            self.found.push(Call { name: std::mem::take(&mut self.name), arguments });
-                            self.state = State::AfterArguments;
-                            Turn::Next
-                        }
+                        Ok(arguments) => self.found_named(arguments, tools),
                         Err(why) => Turn::Bad(why),
                     }
                 }
@@ -267,11 +303,13 @@ impl Block {
                     self.at = end;
                     match calls {
                         Ok(calls) if calls.is_empty() => Turn::Bad("there is no call in the list".into()),
-                        Ok(calls) => {
-                            self.found.extend(calls);
-                            self.state = State::Close { surplus: 0 };
-                            Turn::Next
-                        }
+                        Ok(calls) => match self.found(calls, tools) {
+                            Ok(()) => {
+                                self.state = State::Close { surplus: 0 };
+                                Turn::Next
+                            }
+                            Err(why) => Turn::Bad(why),
+                        },
                         Err(why) => Turn::Bad(why),
                     }
                 }
@@ -375,7 +413,7 @@ impl Block {
                 if let Err(why) = call {
                     return Turn::Bad(why);
                 }
-                if self.list && self.opener.own {
+                if self.list && self.opener.own && self.fault.is_none() {
                     self.give(out);
                 }
                 self.state = State::AfterValue;
@@ -420,6 +458,7 @@ impl Block {
         self.space(text);
         match text[self.at..].bytes().next() {
             None => Turn::More,
+            Some(b',') if self.is_enough() => Turn::Done,
             Some(b',') => {
                 self.at += 1;
                 self.state = State::Value;
@@ -462,6 +501,7 @@ impl Block {
                 self.at += 1;
                 Turn::Next
             }
+            Seen::No if rest.starts_with('{') && !self.list && self.is_enough() => Turn::Done,
             Seen::No if rest.starts_with('{') && !self.list => {
                 self.state = State::Value;
                 Turn::Next
@@ -475,6 +515,7 @@ impl Block {
         self.at = after_space(text, self.at);
         let rest = &text[self.at..];
         match (starts(rest, named.open), starts(rest, named.end)) {
+            (Seen::Yes, _) if self.is_enough() => Turn::Done,
             (Seen::Yes, _) => {
                 self.at += named.open.len();
                 self.state = State::Name;
@@ -518,7 +559,14 @@ impl Block {
         Turn::Next
     }
 
-    fn begin_arguments(&mut self, text: &str, out: &mut Vec<Event>) -> Turn {
+    /// Adds the call of the name that was read.
+    fn found_named(&mut self, arguments: String, tools: &Declared) -> Turn {
+        let call = Call { name: std::mem::take(&mut self.name), arguments };
+        self.state = State::AfterArguments;
+        self.found(vec![call], tools).map_or_else(Turn::Bad, |()| Turn::Next)
+    }
+
+    fn begin_arguments(&mut self, text: &str, tools: &Declared, out: &mut Vec<Event>) -> Turn {
         let (Body::Named(named) | Body::InNamed(named)) = self.opener.body else { return Turn::Done };
         self.space(text);
         let rest = &text[self.at..];
@@ -536,12 +584,7 @@ impl Block {
         }
         if !named.close.is_empty() {
             match starts(rest, named.close) {
-                Seen::Yes => {
-                    let name = std::mem::take(&mut self.name);
-                    self.found.push(Call { name, arguments: "{}".into() });
-                    self.state = State::AfterArguments;
-                    return Turn::Next;
-                }
+                Seen::Yes => return self.found_named("{}".into(), tools),
                 Seen::Part => return Turn::More,
                 Seen::No => {}
             }
@@ -567,9 +610,13 @@ impl Block {
         match starts(rest, named.close) {
             Seen::Yes => {
                 self.at = text.len() - rest.len() + named.close.len();
+                // The section goes on: what comes after a bad call is read for itself.
+                if let Some(why) = &self.fault {
+                    return Turn::Bad(why.clone());
+                }
                 self.give(out);
                 self.state = State::CallOpen;
-                Turn::Next
+                if self.is_enough() && !self.live { Turn::Done } else { Turn::Next }
             }
             Seen::Part => Turn::More,
             Seen::No => Turn::Bad("the call does not end where it should".into()),
@@ -588,6 +635,7 @@ impl Block {
                     let calls = statement(&text[*start..end], tools);
                     self.at = end;
                     match calls.and_then(|calls| self.found(calls, tools)) {
+                        Ok(()) if self.is_enough() => return Turn::Done,
                         Ok(()) => {
                             self.state =
                                 State::Code { start: end, scan: PythonScan::default(), inside: false };

@@ -1,15 +1,18 @@
-//! The tools that an answer may call, as a reader needs them: names, and the properties of their arguments.
+//! The tools that an answer may call, as a reader needs them: names, the properties of their arguments, and the
+//! schemas that arguments must obey though no grammar held them.
 
+use super::schema::Strict;
 use protocol::Tool;
 use serde_json::Value;
 use std::collections::HashMap;
 
 /// Tools by name.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub(super) struct Declared {
     tools: Vec<(String, Vec<Property>)>,
     by_name: HashMap<String, usize>,
     longest: usize,
+    strict: HashMap<String, Strict>,
 }
 
 #[derive(Clone, Debug)]
@@ -22,14 +25,21 @@ struct Property {
 impl Declared {
     /// Of the request's tools.
     pub fn new(tools: &[Tool]) -> Self {
+        let held = tools.iter().filter_map(|tool| Some((tool.name.clone(), Strict::of(tool)?)));
+        let strict = held.collect();
         let tools: Vec<_> = tools.iter().map(|tool| (tool.name.clone(), properties(tool))).collect();
         let by_name = tools.iter().enumerate().map(|(i, (name, _))| (name.clone(), i)).collect();
         let longest = tools.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
-        Self { tools, by_name, longest }
+        Self { tools, by_name, longest, strict }
     }
 
     pub fn has(&self, name: &str) -> bool {
         self.by_name.contains_key(name)
+    }
+
+    /// Whether a strict tool's arguments, JSON text, obey its schema; those of other tools always pass.
+    pub fn obeyed(&self, name: &str, arguments: &str) -> Result<(), String> {
+        self.strict.get(name).map_or(Ok(()), |strict| strict.check(arguments))
     }
 
     /// Bytes within which the head of a call shows its name, escaped as JSON can.

@@ -24,6 +24,7 @@ mod prompt;
 mod pythonic;
 mod registry;
 mod rule;
+mod schema;
 #[cfg(test)]
 mod tests;
 
@@ -46,6 +47,19 @@ pub(crate) struct Ask<'a> {
     pub thinking: Thinking,
     /// Whether the answer is made under [`Family::rule`], so that what is begun can be trusted to go on well.
     pub constrained: bool,
+}
+
+impl Ask<'_> {
+    /// Whether the answer may hold one call at most, so that it ends with its first. Calls that are asked for are one
+    /// unless several are asked for: a small model that must call, and may call again, repeats the same call.
+    pub fn is_single(&self) -> bool {
+        let several = match self.choice {
+            ToolChoice::None | ToolChoice::Auto => self.parallel != Some(false),
+            ToolChoice::Required => self.parallel == Some(true),
+            ToolChoice::Named(_) => false,
+        };
+        !several && !self.tools.is_empty() && *self.choice != ToolChoice::None
+    }
 }
 
 /// Whether an answer begins with a think block.

@@ -19,14 +19,14 @@ use serde_json::{Map, Value};
 const END: &str = "</parameter>";
 
 /// Where in a call a scan stands.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct ParameterScan {
     state: State,
     name: String,
     arguments: Map<String, Value>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 enum State {
     #[default]
     Function,

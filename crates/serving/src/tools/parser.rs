@@ -2,7 +2,9 @@
 //!
 //! Invariants: what comes out depends on the whole text alone; each character comes out once, as text, as
 //! thought or in a call, or is markup (markers, and the white space next to them). A call that cannot be read
-//! comes back as text, whole, after [`Piece::Malformed`].
+//! comes back as text, whole, after [`Piece::Malformed`]. Between texts around calls stands the white space that the
+//! model wrote before the first of these calls, or else after it. Where one call is allowed at most, the answer ends
+//! with the first whole one, and what comes after it is nothing.
 //!
 //! Only what may still become markup is held back: the beginning of a marker, a few characters of white space,
 //! and calls that cannot be trusted before they are whole.
@@ -13,27 +15,37 @@ use super::declared::Declared;
 use super::registry::{Bare, Family, Think};
 use super::{Ask, Ended, Piece, Thinking};
 use protocol::{ResponseFormat, ToolChoice};
+use std::sync::Arc;
 
 /// So much white space before a marker belongs to the marker.
 const SPACE: usize = 4;
 
-/// Tells text, thoughts and calls of one answer apart.
-#[derive(Debug)]
+/// Tells text, thoughts and calls of one answer apart. Clones of a fresh one read a request's other answers.
+#[derive(Clone, Debug)]
 pub(crate) struct AnswerParser {
     family: &'static Family,
-    tools: Declared,
+    tools: Arc<Declared>,
     /// Whether calls are looked for at all.
     calls: bool,
     /// Whether the family's habits count.
     habits: bool,
     /// Whether what is begun can be trusted.
     constrained: bool,
+    /// Whether the answer ends with its first whole call.
+    single: bool,
+    /// Whether a limit ended the answer.
+    limited: bool,
     /// Bytes that openers begin with.
     first: [bool; 128],
     mode: Mode,
     before: Before,
     /// Whether nothing but white space was given since the start, the thoughts or the last call.
     fresh: bool,
+    /// Whether text that is not white space was given.
+    said: bool,
+    /// White space next to the last calls, and how many pushed bytes are settled with it; text after them begins
+    /// with it.
+    between: Option<(String, usize)>,
     /// Text that is not settled, at the end of what was pushed.
     held: String,
     /// Bytes pushed before `held`.
@@ -51,7 +63,7 @@ pub(crate) struct AnswerParser {
     whole: u32,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum Mode {
     /// The model may open a think block.
     Begin,
@@ -60,6 +72,8 @@ enum Mode {
     Block(Box<Block>),
     /// Everything is text.
     Plain,
+    /// The only call was made: nothing counts.
+    Over,
 }
 
 /// What stands before the next text.
@@ -95,14 +109,18 @@ impl AnswerParser {
         }
         Self {
             family,
-            tools: if calls { Declared::new(ask.tools) } else { Declared::default() },
+            tools: Arc::new(if calls { Declared::new(ask.tools) } else { Declared::default() }),
             calls,
             habits: calls && free,
             constrained: ask.constrained,
+            single: ask.is_single(),
+            limited: false,
             first,
             mode,
             before: Before::Start,
             fresh: true,
+            said: false,
+            between: None,
             held: String::new(),
             base: 0,
             at: 0,
@@ -128,6 +146,16 @@ impl AnswerParser {
         }
     }
 
+    /// Whether the answer is over, whatever may still come: it was allowed one call, and made it.
+    pub fn is_over(&self) -> bool {
+        matches!(self.mode, Mode::Over)
+    }
+
+    /// It is a limit that ends the answer, which [`AnswerParser::finish`] is to say.
+    pub fn limit(&mut self) {
+        self.limited = true;
+    }
+
     /// The answer has ended.
     pub fn finish(&mut self, out: &mut Vec<Piece>) -> Ended {
         let open = self.go(true, out);
@@ -146,6 +174,11 @@ impl AnswerParser {
                 Mode::Plain => {
                     self.skip_breaks();
                     self.give_text(self.held.len(), out);
+                    self.seen = self.at;
+                    false
+                }
+                Mode::Over => {
+                    self.at = self.held.len();
                     self.seen = self.at;
                     false
                 }
@@ -259,7 +292,13 @@ impl AnswerParser {
                     self.give_text(i - space, out);
                     self.block = i;
                     self.seen = i;
-                    self.mode = Mode::Block(Box::new(Block::new(opener, skip, live, self.family.doubled)));
+                    self.mode = Mode::Block(Box::new(Block::new(
+                        opener,
+                        skip,
+                        live,
+                        self.family.doubled,
+                        self.single,
+                    )));
                     return true;
                 }
                 Opening::More if !end => break,
@@ -275,7 +314,18 @@ impl AnswerParser {
     /// Drops what belongs to the call that has just ended. Gives whether more text is needed to tell.
     fn skip_after_call(&mut self, end: bool) -> bool {
         let space = |text: &str| text.len() - text.trim_start_matches([' ', '\t', '\n', '\r']).len();
-        self.at += space(&self.held[self.at..]);
+        let run = self.at..self.at + space(&self.held[self.at..]);
+        if let Some((between, end)) = &mut self.between
+            && (between.is_empty() || *end == self.base + run.start)
+        {
+            // Where the model wrote none before the call.
+            let more = run.start..run.end.min(run.start + SPACE - between.len().min(SPACE));
+            if !more.is_empty() {
+                between.push_str(&self.held[more.clone()]);
+                *end = self.base + more.end;
+            }
+        }
+        self.at = run.end;
         self.seen = self.seen.max(self.at);
         let rest = &self.held[self.at..];
         if rest.is_empty() {
@@ -360,11 +410,8 @@ impl AnswerParser {
             let opener = Opener { text: "", body, close: "", own: own && looks == Looks::Sure };
             match looks {
                 Looks::Sure => {
-                    let live = self.constrained
-                        && own
-                        && !python
-                        && self.habits
-                        && candidate::exact(text, &self.tools);
+                    let exact = || python || (self.habits && candidate::exact(text, &self.tools));
+                    let live = self.constrained && own && exact();
                     return Opening::Yes(opener, 0, live);
                 }
                 Looks::Maybe if fresh => return Opening::Yes(opener, 0, false),
@@ -381,8 +428,8 @@ impl AnswerParser {
         let mut step = block.read(text, &self.tools, &mut self.events);
         if end && step == Step::More {
             step = block.end(text, &mut self.events);
-            let failed = matches!(step, Step::Failed(_) | Step::Cut);
-            *open = failed && (block.is_own() || candidate::is_sure(text, &self.tools, self.family.doubled));
+            let cut = block.is_cut() || step == Step::Cut;
+            *open = cut && (block.is_meant() || candidate::is_sure(text, &self.tools, self.family.doubled));
         }
         let (at, given) = (self.block + block.at(), self.block + block.given());
         let begun = given > self.block;
@@ -398,6 +445,11 @@ impl AnswerParser {
                 Event::End => self.whole += 1,
             }
         }
+        if self.single && self.whole > 0 && step != Step::More {
+            *open = false;
+            self.mode = Mode::Over;
+            return true;
+        }
         match step {
             Step::More => return false,
             Step::Cut => {
@@ -407,19 +459,24 @@ impl AnswerParser {
                 return false;
             }
             Step::Done => {
+                self.keep_between();
                 self.at = at;
                 self.seen = at;
                 self.before = Before::Call;
                 self.fresh = true;
             }
             Step::Failed(why) => {
-                let flagged = block.is_own() || candidate::is_sure(text, &self.tools, self.family.doubled);
+                let flagged = block.is_meant() || candidate::is_sure(text, &self.tools, self.family.doubled);
+                let limited = self.limited && block.is_cut();
+                let why = if limited { "the answer was cut inside a call".into() } else { why };
                 if begun {
+                    self.keep_between();
                     self.at = given;
                 } else {
                     // The white space before it is text after all.
                     self.give_text(self.block, out);
                 }
+                self.give_between(out);
                 if flagged {
                     out.push(Piece::Malformed { why });
                 }
@@ -433,11 +490,28 @@ impl AnswerParser {
         true
     }
 
+    /// Remembers the white space before the block, which made calls, for text that may come after them.
+    fn keep_between(&mut self) {
+        if self.said && self.between.is_none() {
+            self.between = Some((self.held[self.at..self.block].to_owned(), self.base + self.block));
+        }
+    }
+
+    /// Text comes after calls.
+    fn give_between(&mut self, out: &mut Vec<Piece>) {
+        if let Some((text, source_end)) = self.between.take().filter(|(text, _)| !text.is_empty()) {
+            out.push(Piece::Text { text, source_end });
+        }
+    }
+
     /// Gives what stands before `until` as text.
     fn give_text(&mut self, until: usize, out: &mut Vec<Piece>) {
         if until > self.at {
+            self.give_between(out);
             let text = self.held[self.at..until].to_owned();
-            self.fresh &= text.bytes().all(|b| b.is_ascii_whitespace());
+            let empty = text.bytes().all(|b| b.is_ascii_whitespace());
+            self.fresh &= empty;
+            self.said |= !empty;
             self.before = Before::Text;
             out.push(Piece::Text { text, source_end: self.base + until });
             self.at = until;

@@ -12,7 +12,7 @@ fn hermes() {
     both("hermes", tagged, std::slice::from_ref(&paris));
     both("hermes", "Hello.\n\nHow are you?\n", &[text("Hello.\n\nHow are you?\n")]);
     let around = format!("Let me look.\n{tagged}\n{tagged}\nThat was it.\n{tagged}\n");
-    let looked = [text("Let me look."), paris.clone(), paris.clone(), text("That was it."), paris.clone()];
+    let looked = [text("Let me look."), paris.clone(), paris.clone(), text("\nThat was it."), paris.clone()];
     both("hermes", &around, &looked);
     both("hermes", "<tool_call>{\"name\":\"now\"}</tool_call>", &[call("now", "{}")]);
     both(
@@ -76,7 +76,7 @@ fn habits_of_qwen_count_as_calls_to_declared_tools() {
     both(
         "hermes",
         &format!("I look.\n```json\n{object}\n```\nDone."),
-        &[text("I look."), paris.clone(), text("Done.")],
+        &[text("I look."), paris.clone(), text("\nDone.")],
     );
     both("hermes", &format!("{object}\n{object}"), &[paris.clone(), paris.clone()]);
     // What only looks so stays text, as it was written, without a flag.
@@ -118,7 +118,7 @@ fn doubled_braces_count_where_the_template_shows_them_so() {
         both("hermes", &format!("{object}\n{object}"), &[paris.clone(), paris.clone()]);
         both("hermes", &format!("{object}\nSo."), &[paris.clone(), text("So.")]);
         let fence = format!("I look.\n\n```json\n{object}\n```\n\nDone.");
-        both("hermes", &fence, &[text("I look."), paris.clone(), text("Done.")]);
+        both("hermes", &fence, &[text("I look."), paris.clone(), text("\n\nDone.")]);
     }
     // What stands around a call is its own; a third brace is text.
     both("hermes", &format!("{one}}}}}}}"), &[paris.clone(), text("}")]);
@@ -161,7 +161,11 @@ fn answers_that_qwen_coder_gave() {
     let fence = format!("```json\n{{\n  \"name\": \"get_weather\",\n  \"arguments\": {spread}\n}}\n```");
     both("hermes", &fence, &[call("get_weather", spread)]);
     let told = format!("Here is how:\n\n{fence}\n\nThis will read it.");
-    both("hermes", &told, &[text("Here is how:"), call("get_weather", spread), text("This will read it.")]);
+    both(
+        "hermes",
+        &told,
+        &[text("Here is how:"), call("get_weather", spread), text("\n\nThis will read it.")],
+    );
     for answer in [
         "```json\n{\n  \"name\": \"say_hello\",\n  \"arguments\": {\n    \"language\": \"French\"\n  }\n}\n```",
         "{\"name\": \"say_hello\", \"arguments\": {\"message\": \"Bonjour\"}}",

@@ -1,5 +1,6 @@
 //! Answers as models write them, read by their families' parsers: examples, properties, hostile ones.
 
+mod bounds;
 mod examples;
 mod hostile;
 mod made;
@@ -64,6 +65,7 @@ fn tools() -> Vec<Tool> {
 struct How {
     thinking: Thinking,
     constrained: bool,
+    parallel: Option<bool>,
     choice: &'static ToolChoice,
     format: &'static ResponseFormat,
 }
@@ -71,6 +73,7 @@ struct How {
 const HELD: How = How {
     thinking: Thinking::No,
     constrained: false,
+    parallel: None,
     choice: &ToolChoice::Auto,
     format: &ResponseFormat::Text,
 };
@@ -80,7 +83,7 @@ fn ask(how: How, tools: &[Tool]) -> Ask<'_> {
     Ask {
         tools,
         choice: how.choice,
-        parallel: None,
+        parallel: how.parallel,
         format: how.format,
         thinking: how.thinking,
         constrained: how.constrained,
