@@ -123,6 +123,13 @@ fn chat(
             format!("this model's calls cannot say the name {name:?}; use letters, digits, '_' and '-'");
         return Err(Error::invalid(format!("tools[{i}].function.name"), what));
     }
+    let cannot = |tool: &Tool| {
+        tool.parameters.as_ref().is_some_and(|p| !p.is_null() && !crate::grammar::may_be_object(p))
+    };
+    if let Some(i) = request.tools.iter().position(cannot) {
+        let what = "a tool's arguments must be an object, and this schema allows none";
+        return Err(Error::invalid(format!("tools[{i}].function.parameters"), what));
+    }
     let promised = |tool: &Tool| tool.strict != Some(true) || model.family.enforces(tool);
     if let Some(i) = request.tools.iter().position(|tool| !promised(tool)) {
         let what = "this model writes arguments as plain text, which cannot be held to all of this schema; leave \

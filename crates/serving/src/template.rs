@@ -214,7 +214,9 @@ impl ChatTemplate {
             let fields = message.iter().map(|(key, value)| {
                 let value = match (key.as_str(), value) {
                     ("role", value) => value.clone(),
-                    ("content" | "reasoning_content" | "reasoning" | "thinking", Json::String(text)) => Json::String(content(text)),
+                    ("content" | "reasoning_content" | "reasoning" | "thinking", Json::String(text)) => {
+                        Json::String(content(text))
+                    }
                     (_, value) => mapped(value, &other),
                 };
                 (key.clone(), value)

@@ -352,6 +352,74 @@ async fn a_grammar_that_forbids_the_script_wins_and_the_answer_ends() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn parameters_that_allow_no_object_are_refused_where_they_stand() {
+    let stage = stage(json!({"turns": [{"text": "Hm."}]}));
+    for schema in [json!({"type": "string"}), json!({"anyOf": [{"type": "null"}, {"const": 1}]})] {
+        let tools = [path_tools(), vec![tool("odd", schema)]].concat();
+        let error = stage.ask(GenerateRequest { tools, ..chat(vec![user("Go")]) }).await.unwrap_err();
+        assert_eq!(error.param.as_deref(), Some("tools[1].function.parameters"), "{error}");
+        assert!(error.message.contains("must be an object"), "{error}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_schema_true_takes_any_value_and_false_is_refused() {
+    let stage = stage(json!({"turns": [{"text": "[1,{\"a\":null}]"}]}));
+    let asked = |schema: bool, strict: Option<bool>| {
+        let format = ResponseFormat::JsonSchema { name: None, schema: schema.into(), strict };
+        GenerateRequest { response_format: format, ..chat(vec![user("Go.")]) }
+    };
+    for strict in [None, Some(true)] {
+        let said = stage.one(asked(true, strict)).await.text;
+        assert_eq!(serde_json::from_str::<serde_json::Value>(&said).unwrap(), json!([1, {"a": null}]));
+        let error = stage.ask(asked(false, strict)).await.err().expect("refused");
+        assert_eq!(error.param.as_deref(), Some("response_format.json_schema.schema"), "{error}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_choice_of_texts_with_signs_of_patterns_is_said_as_it_is() {
+    let texts = ["1+1 (a|b)\\n", "#x ~y &z -w", "{\"$\": [^/]}", "zwei\nZeilen ü."];
+    for text in texts {
+        let body =
+            json!({"model": "m", "messages": [{"role": "user", "content": "Go."}], "guided_choice": texts});
+        let read = protocol::openai::chat::parse(body.to_string().as_bytes()).unwrap();
+        let stage = stage(json!({"turns": [{"text": text}]}));
+        assert_eq!(stage.one(read.request).await.text, text);
+    }
+    let stage = stage(json!({"turns": [{"text": "neither"}]}));
+    let body =
+        json!({"model": "m", "messages": [{"role": "user", "content": "Go."}], "guided_choice": texts});
+    let read = protocol::openai::chat::parse(body.to_string().as_bytes()).unwrap();
+    assert!(texts.contains(&stage.one(read.request).await.text.as_str()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_line_that_a_forced_call_forbids_is_lost_and_the_call_ends_without_a_limit() {
+    for raw in [
+        "{\"name\": \"read\", \"arguments\": {\"line\": 5}}",
+        "No call.",
+        "<think>\nI muse.",
+        "<think>\n\n</think>\n\nNo.",
+    ] {
+        let stage = stage(json!({"turns": [{"raw": raw}]}));
+        for seed in 0..4 {
+            let request = GenerateRequest {
+                tools: path_tools(),
+                tool_choice: ToolChoice::Required,
+                sampling: Sampling { temperature: Some(1.0), seed: Some(seed), ..Sampling::default() },
+                ..chat(vec![user("Go")])
+            };
+            let answer = stage.ask(request).await.unwrap();
+            assert_eq!(answer.choices[0].finish, Some(FinishReason::ToolCalls), "{raw} {answer:?}");
+            assert_eq!(answer.choices[0].tool_calls.len(), 1, "{raw}");
+            let tokens = answer.usage.unwrap().completion_tokens;
+            assert!(tokens < 200, "{raw}: {tokens} tokens");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_pace_holds_back_each_token_and_a_reader_that_leaves_ends_it() {
     let stage = stage(json!({"pace": 50, "turns": [{"text": "slow ".repeat(2000)}]}));
     let mut deltas = stage.local.generate(chat(vec![user("Go")])).await.unwrap();

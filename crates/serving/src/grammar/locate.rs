@@ -37,7 +37,7 @@ pub(super) fn fault(rule: &Rule, why: &str, attempt: Try<'_>) -> Error {
         return match leaf {
             Rule::Json { schema, at, exact } => in_schema(schema, at, *exact, why, attempt),
             Rule::Regex { at, .. } => {
-                Error::invalid(at.as_str(), format!("the regular expression: {}", short(&why)))
+                Error::invalid(at.as_str(), format!("the regular expression: {}", of_expression(&why)))
             }
             Rule::Lark { at, .. } => Error::invalid(at.as_str(), format!("the grammar: {}", short(&why))),
             _ => continue,
@@ -152,10 +152,37 @@ fn children(root: &Value, at: &str) -> Vec<String> {
     first
 }
 
-/// The library's message without its verbose parts.
+/// The library's message without its verbose parts, and in words that a caller knows.
 fn short(why: &str) -> String {
     let line = why.split("\n<").next().unwrap_or_default().replace("<non-verbose/>", "");
     let line = line.trim();
+    for (theirs, ours) in IN_PLAIN_WORDS {
+        if line.contains(theirs) {
+            return (*ours).to_owned();
+        }
+    }
     let line = if line.is_empty() { "it cannot be compiled" } else { line };
     line.chars().take(LONGEST_MESSAGE).collect()
 }
+
+/// What is wrong with a regular expression: the cause alone, without the place in the grammar that we put around it.
+fn of_expression(why: &str) -> String {
+    let cause = match why.strip_prefix("at ").and_then(|rest| rest.split_once("): ")) {
+        Some((_, cause)) => cause,
+        None => why,
+    };
+    // Behind the cause the grammar's lines are quoted, with a mark below the place; the parser of expressions quotes
+    // the expression with marks of its own, and says the cause last.
+    let cause = cause.split("\n   1 | ").next().and_then(|own| own.split("\n<").next()).unwrap_or_default();
+    let line = cause.lines().rfind(|line| !line.trim().is_empty()).unwrap_or_default().trim();
+    short(line.strip_prefix("error: ").unwrap_or(line))
+}
+
+/// Parts of the library's messages that speak of its insides, and what is said instead.
+const IN_PLAIN_WORDS: &[(&str, &str)] = &[
+    ("NoExtensionBias", "it matches no text that this model can write"),
+    ("Regex is empty", "no text fits it: the pattern, the format and the lengths exclude each other"),
+    ("Unable to determine if regex is empty", "the pattern and the lengths are too complex together"),
+    ("initial lexer configuration", "it is too large"),
+    ("grammar size (number of symbols)", "it is too large"),
+];

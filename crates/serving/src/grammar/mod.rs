@@ -14,6 +14,7 @@
 mod cache;
 mod compiled;
 mod constraint;
+mod endless;
 mod lark;
 mod locate;
 mod rule;
@@ -24,6 +25,7 @@ mod vocabulary;
 
 pub(crate) use compiled::Compiled;
 pub(crate) use rule::Rule;
+pub(crate) use schema::may_be_object;
 
 use cache::{Cache, Keys};
 use constraint::Desk;
@@ -159,9 +161,15 @@ impl Works {
             self.factory.get_or_init(|| self.make_factory()).as_ref().map_err(|why| unsupported(why))?;
         let grammar = lark::grammar(rule, &self.tokenizer)?;
         let size: usize = grammar.grammars.iter().map(weight).sum();
-        let parser = match factory.parser(grammar) {
+        let parser = match factory.parser(grammar, rule.has_lark()) {
             Ok(parser) => parser,
-            Err(why) => return Err(locate::fault(rule, &why, &|grammar| factory.parser(grammar).map(drop))),
+            Err(why) => {
+                let alone = |grammar: TopLevelGrammar| {
+                    let everywhere = grammar.grammars.iter().any(|part| part.lark_grammar.is_some());
+                    factory.parser(grammar, everywhere).map(drop)
+                };
+                return Err(locate::fault(rule, &why, &alone));
+            }
         };
         let bytes = (128 << 10) + 16 * size + parser.parser.lexer_stats().num_bytes;
         Ok(Compiled::new(Box::new(parser), bytes, factory.masks.clone()))
@@ -192,10 +200,14 @@ impl Works {
 }
 
 impl Factory {
-    /// A parser that stands at the beginning, and has shown that it can tell what may come first.
-    fn parser(&self, grammar: TopLevelGrammar) -> Result<TokenParser, String> {
+    /// A parser that stands at the beginning, and has shown that it can tell what may come first. `everywhere`: all
+    /// that may be begun can be ended; schemas see to that themselves.
+    fn parser(&self, grammar: TopLevelGrammar, everywhere: bool) -> Result<TokenParser, String> {
         let made = catch_unwind(AssertUnwindSafe(|| {
             let mut parser = self.parsers.create_parser(grammar).map_err(|error| error.to_string())?;
+            if let Some(why) = endless::why(parser.parser.grammar(), everywhere) {
+                return Err(why);
+            }
             parser.start_without_prompt();
             let whole = parser.check_stop().map_err(|error| error.to_string())?;
             if !whole {

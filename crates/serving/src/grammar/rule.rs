@@ -55,6 +55,22 @@ pub(crate) enum Rule {
     },
 }
 
+impl Rule {
+    /// Whether a Lark grammar is a part of it.
+    pub(super) fn has_lark(&self) -> bool {
+        match self {
+            Self::Lark { .. } => true,
+            Self::Sequence(rules) | Self::OneOf(rules) => rules.iter().any(Self::has_lark),
+            Self::Repeat { rule, .. } => rule.has_lark(),
+            Self::Literal(_)
+            | Self::Marker(_)
+            | Self::Json { .. }
+            | Self::Regex { .. }
+            | Self::Text { .. } => false,
+        }
+    }
+}
+
 impl Hash for Rule {
     fn hash<H: Hasher>(&self, state: &mut H) {
         std::mem::discriminant(self).hash(state);

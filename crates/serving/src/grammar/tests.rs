@@ -166,6 +166,9 @@ fn odd_schemas() -> Vec<Value> {
         json!({"type": "integer", "multipleOf": 7, "minimum": -30}),
         json!({"type": "integer", "minimum": 0, "exclusiveMinimum": true, "$schema": "http://json-schema.org/draft-04/schema#"}),
         json!({"type": "number"}),
+        json!({"type": "integer", "minimum": i64::MIN, "maximum": i64::MAX}),
+        json!({"type": "integer", "minimum": 9_007_199_254_740_989_i64, "exclusiveMaximum": u64::MAX}),
+        json!({"type": "integer", "exclusiveMinimum": -1e300, "maximum": -9_007_199_254_740_990_i64}),
         json!({"type": "object", "patternProperties": {"^x-": {"type": "integer"}}, "additionalProperties": false, "maxProperties": 3}),
         json!({"type": "object", "propertyNames": {"pattern": "^[a-z]{1,3}$"}, "additionalProperties": {"type": "boolean"}, "maxProperties": 2}),
         json!({"type": "object", "propertyNames": {"enum": ["a", "b"]}, "additionalProperties": {"type": "integer"}}),
@@ -236,6 +239,16 @@ fn what_cannot_be_enforced_is_refused_by_its_pointer() {
         (json!({"type": "string", "enum": [1, 2]}), "/enum"),
         (json!({"type": "object", "properties": {"x": false}, "required": ["x"]}), "/properties/x"),
         (json!({"type": "integer", "minimum": 5, "maximum": 4}), ""),
+        (
+            json!({"type": "integer", "minimum": 9_007_199_254_740_993_i64, "maximum": 9_007_199_254_740_995_i64}),
+            "/minimum",
+        ),
+        (
+            json!({"type": "integer", "minimum": -9_007_199_254_740_995_i64, "maximum": -9_007_199_254_740_993_i64}),
+            "/maximum",
+        ),
+        (json!({"type": "number", "exclusiveMinimum": 9_007_199_254_740_991_i64}), "/exclusiveMinimum"),
+        (json!({"type": "number", "exclusiveMaximum": -1e300}), "/exclusiveMaximum"),
         (json!({"type": "integer", "minimum": 1, "maximum": 2, "multipleOf": 5}), ""),
         (json!({"properties": {"a/b": {"type": "string", "pattern": "(?=x)y"}}}), "/properties/a~1b/pattern"),
         (json!({"type": "string", "pattern": "("}), "/pattern"),
@@ -521,6 +534,11 @@ fn bad_expressions_and_grammars_are_refused_where_they_stand() {
         lark("a".repeat(70_000)),
         lark(String::new()),
         lark("start: start".to_owned()),
+        lark("start: \"a\" start".to_owned()),
+        lark("start: \"a\" b\nb: \"c\" start | \"d\" b".to_owned()),
+        lark("start: \"x\" | \"a\" b\nb: (\"c\" | \"d\"+) b".to_owned()),
+        regex("[^\\s\\S]".to_owned()),
+        regex("a[^\\s\\S]".to_owned()),
         regex("(".to_owned()),
         regex("(?=a)b".to_owned()),
         regex("a{5,2}".to_owned()),
@@ -532,6 +550,27 @@ fn bad_expressions_and_grammars_are_refused_where_they_stand() {
         let error = error.unwrap_or_else(|| panic!("{rule:?} was taken"));
         assert_eq!(error.kind.status(), 400);
         assert!(error.param.as_deref().is_some_and(|param| param.starts_with("guided_")), "{error:?}");
+        let inside = ["NoExtensionBias", "start: /", "at 1(8)", "lexer configuration"];
+        let shown =
+            matches!(rule, Rule::Regex { .. }) && inside.iter().any(|word| error.message.contains(word));
+        assert!(!shown, "{error:?}");
+    }
+}
+
+#[test]
+fn what_is_wrong_is_said_in_a_callers_words() {
+    let grammars = grammars();
+    let option = |i: u32| json!({"type": "object", "properties": {format!("name{i}"): {"type": "integer"}}, "required": [format!("name{i}")]});
+    let many: Vec<Value> = (0..3000).map(option).collect();
+    let regex = |pattern: &str| Rule::Regex { pattern: pattern.to_owned(), at: "guided_regex".to_owned() };
+    for (rule, said) in [
+        (regex("[^\\s\\S]"), "matches no text"),
+        (regex("("), "the regular expression: unclosed group"),
+        (json_rule(json!({"type": "string", "pattern": "^a{5}$", "maxLength": 3})), "exclude each other"),
+        (json_rule(json!({"anyOf": many})), "too large"),
+    ] {
+        let error = grammars.compile(&rule).err().map(|error| error.message).unwrap_or_default();
+        assert!(error.contains(said), "{said}: {error}");
     }
 }
 

@@ -81,11 +81,12 @@ impl Script {
         }
         let otherwise = file.otherwise.is_some().then(|| choices.len() - 1);
         let lines: Arc<[Line]> = writer.lines().into();
+        let think = crate::tools::family(Some(&voice.template), &voice.tokenizer).think_marks();
         let spec = model::Spec {
             vocab: voice.tokenizer.vocab_size(),
             context: file.context(),
             pace: file.pace(),
-            tokens: Arc::new(model::Tokens::new(&voice.tokenizer)),
+            tokens: Arc::new(model::Tokens::new(&voice.tokenizer, think)),
             lines,
         };
         Ok(Self {

@@ -6,8 +6,10 @@
 //! and may write other white space between JSON's parts.
 //!
 //! A token that does not go with the line (a grammar, a bias or chance chose it) loses the line for good. The answer
-//! then ends as soon as it may: the end token first, then tokens that close strings, objects and arrays, then any by
-//! a chance that the tokens so far decide. So a grammar comes to an end.
+//! then ends as soon as it may: the end token first, then the end of a think block that is open, then tokens that
+//! close strings, objects and arrays, then any by a chance that the tokens so far decide. Where the end of a think
+//! block is several tokens nobody sees whether one is open; then that end is said once, after [`PATIENCE`] tokens that
+//! ended nothing. So a grammar comes to an end.
 
 use super::cues::{Cues, Prefix};
 use super::line::Line;
@@ -29,10 +31,15 @@ const UNSPACED: f32 = 30.0;
 const SPACE: f32 = 28.0;
 /// The end of a line that was lost.
 const END: f32 = 40.0;
+/// What ends a think block, where a line was lost in one.
+const THOUGHT: f32 = 30.0;
 /// What closes strings, objects and arrays.
 const CLOSING: f32 = 20.0;
 /// The end where the line goes on: all that a grammar may leave.
 const TOO_EARLY: f32 = 10.0;
+
+/// Tokens of a lost line until the end of a think block is tried.
+const PATIENCE: u16 = 64;
 
 /// Longest token that is looked for in a line's text, in bytes.
 const LONGEST: usize = 32;
@@ -42,10 +49,21 @@ pub(super) struct Tokens {
     bytes: Vec<Box<[u8]>>,
     by_bytes: FxHashMap<Box<[u8]>, u32>,
     closing: Vec<u32>,
+    /// What begins and ends a think block in this family's answers.
+    think: Option<Block>,
+}
+
+/// A think block's marks.
+struct Block {
+    open: Option<u32>,
+    /// The end's token, where it is one, and its text.
+    close: Option<u32>,
+    text: Box<[u8]>,
 }
 
 impl Tokens {
-    pub fn new(tokenizer: &Tokenizer) -> Self {
+    /// `think`: the marks of a think block.
+    pub fn new(tokenizer: &Tokenizer, think: Option<(&str, &str)>) -> Self {
         let bytes: Vec<Box<[u8]>> =
             (0..tokenizer.vocab_size()).map(|id| tokenizer.token_bytes(id).into()).collect();
         let ordinary = |id: &u32| !tokenizer.is_control(*id) && !bytes[*id as usize].is_empty();
@@ -60,7 +78,12 @@ impl Tokens {
                 by_bytes.entry(text.clone()).or_insert(id);
             }
         }
-        Self { bytes, by_bytes, closing }
+        let think = think.map(|(open, close)| Block {
+            open: tokenizer.token_id(open),
+            close: tokenizer.token_id(close),
+            text: close.as_bytes().into(),
+        });
+        Self { bytes, by_bytes, closing, think }
     }
 
     /// Tokens that a text begins with, and their lengths, shortest first.
@@ -87,8 +110,13 @@ enum Progress {
     Silent,
     /// So many bytes of the line were said.
     Line { line: u32, said: u32 },
-    /// Something else was said, or the line has been ended.
-    Lost,
+    /// Something else was said, or the line has been ended: so many tokens ago, at most [`PATIENCE`], and so many
+    /// bytes of a think block's end were said since then.
+    Lost { since: u16, ended: u16 },
+}
+
+impl Progress {
+    const LOST: Self = Self::Lost { since: 0, ended: 0 };
 }
 
 /// What a page holds of a token.
@@ -96,6 +124,8 @@ enum Progress {
 struct Slot {
     prefix: Prefix,
     progress: Progress,
+    /// Whether the last mark of a think block was one that begins it.
+    thinking: bool,
 }
 
 type Page = [Slot; PAGE_TOKENS];
@@ -142,12 +172,27 @@ impl ScriptModel {
                 // What has no text, such as an end token of some vocabularies, is none of the line's.
                 match advance(bytes, said as usize, text).filter(|_| !text.is_empty()) {
                     Some(said) => Progress::Line { line, said: said as u32 },
-                    None => Progress::Lost,
+                    None => Progress::LOST,
                 }
             }
-            (None, other) => other,
+            (None, Progress::Lost { since, ended }) => {
+                let ended = usize::from(ended);
+                let text = &self.script.tokens.bytes[token as usize];
+                let ended = match self.script.tokens.think.as_ref().map(|think| &think.text[ended..]) {
+                    Some(rest) if rest.is_empty() => ended,
+                    Some(rest) if !text.is_empty() && rest.starts_with(text) => ended + text.len(),
+                    _ => 0,
+                };
+                Progress::Lost { since: (since + 1).min(PATIENCE), ended: ended as u16 }
+            }
+            (None, Progress::Silent) => Progress::Silent,
         };
-        Slot { prefix, progress }
+        let thinking = match &self.script.tokens.think {
+            Some(think) if think.open == Some(token) => true,
+            Some(think) if think.close == Some(token) => false,
+            _ => before.thinking,
+        };
+        Slot { prefix, progress, thinking }
     }
 
     /// Appends the logits behind a slot.
@@ -158,7 +203,7 @@ impl ScriptModel {
         let end = |line: u32| self.script.lines[line as usize].end as usize;
         match slot.progress {
             Progress::Line { line, said } => follow(&self.script, line, said as usize, logits),
-            Progress::Silent | Progress::Lost => {
+            Progress::Silent | Progress::Lost { .. } => {
                 let noise =
                     |id: u32| (rng::bits(slot.prefix.bits(), id, 0) >> 40) as f32 / (1u64 << 24) as f32;
                 for (logit, id) in logits.iter_mut().zip(0..) {
@@ -167,9 +212,25 @@ impl ScriptModel {
                 for id in &self.script.tokens.closing {
                     logits[*id as usize] += CLOSING;
                 }
+                end_thought(&self.script.tokens, slot, logits);
                 for line in 0..self.script.lines.len() as u32 {
                     logits[end(line)] = END;
                 }
+            }
+        }
+    }
+}
+
+/// The logits of what ends a think block behind a line that was lost.
+fn end_thought(tokens: &Tokens, slot: Slot, logits: &mut [f32]) {
+    let (Some(think), Progress::Lost { since, ended }) = (&tokens.think, slot.progress) else { return };
+    match think.close {
+        Some(close) if slot.thinking => logits[close as usize] = THOUGHT,
+        Some(_) => {}
+        None if since < PATIENCE => {}
+        None => {
+            for (id, length) in tokens.beginning(&think.text[usize::from(ended)..]) {
+                logits[id as usize] = THOUGHT + length as f32 / LONGEST as f32;
             }
         }
     }
@@ -231,7 +292,7 @@ impl LanguageModel for ScriptModel {
         if self.pages.len() <= i {
             self.pages.resize_with(i + 1, || None);
         }
-        let empty = Slot { prefix: Prefix::EMPTY, progress: Progress::Lost };
+        let empty = Slot { prefix: Prefix::EMPTY, progress: Progress::LOST, thinking: false };
         self.pages[i].get_or_insert_with(|| Box::new([empty; PAGE_TOKENS]));
         Ok(())
     }
@@ -264,7 +325,7 @@ impl LanguageModel for ScriptModel {
                     let (page, at) = place(last);
                     self.page(page)[at]
                 }
-                None => Slot { prefix: Prefix::EMPTY, progress: Progress::Silent },
+                None => Slot { prefix: Prefix::EMPTY, progress: Progress::Silent, thinking: false },
             };
             for row in sequence.rows.clone() {
                 slot = self.then(slot, batch.ids[row]);

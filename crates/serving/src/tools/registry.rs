@@ -362,6 +362,11 @@ pub(super) fn recognised(template: &str, has: &dyn Fn(&str) -> bool) -> &'static
 }
 
 impl Family {
+    /// What begins and ends a think block.
+    pub fn think_marks(&self) -> Option<(&'static str, &'static str)> {
+        self.think.map(|think| (think.open, think.close))
+    }
+
     /// Texts that must be shown to the parser although they are control tokens.
     pub fn markers(&self) -> Vec<&'static str> {
         let mut markers: Vec<&'static str> = Vec::new();

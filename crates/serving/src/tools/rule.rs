@@ -237,6 +237,14 @@ fn object(tool: &Tool) -> Value {
             if !says.iter().any(|key| fields.contains_key(*key)) {
                 fields.insert("type".into(), "object".into());
             }
+            // Of several types only this one can be arguments.
+            if fields
+                .get("type")
+                .and_then(Value::as_array)
+                .is_some_and(|all| all.iter().any(|t| t == "object"))
+            {
+                fields.insert("type".into(), "object".into());
+            }
             Value::Object(fields)
         }
         None | Some(Value::Null | Value::Bool(true)) => json!({"type": "object"}),

@@ -6,9 +6,6 @@ use serde_json::Value;
 /// The types a schema may name.
 pub(super) const TYPES: [&str; 7] = ["null", "boolean", "integer", "number", "string", "array", "object"];
 
-/// Bounds of numbers lie between this and its negative.
-pub(super) const LARGEST_BOUND: f64 = 1e18;
-
 /// What a keyword does.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Kind {
@@ -150,6 +147,17 @@ pub(super) fn unwritable(value: &Value) -> bool {
         Value::Array(items) => items.iter().any(unwritable),
         Value::Object(members) => members.iter().any(|(name, value)| odd(name) || unwritable(value)),
         Value::Null | Value::Bool(_) => false,
+    }
+}
+
+/// Whether only numbers beyond what is exact in a double keep this bound.
+pub(super) fn is_out_of_reach(key: &str, bound: f64) -> bool {
+    let largest = super::LARGEST as f64;
+    match key {
+        "minimum" => bound > largest,
+        "exclusiveMinimum" => bound >= largest,
+        "maximum" => bound < -largest,
+        _ => bound <= -largest,
     }
 }
 

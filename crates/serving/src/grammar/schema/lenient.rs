@@ -41,7 +41,7 @@ fn cannot_hold(key: &str, value: &Value, fields: &Fields, references: &Reference
         "minLength" | "maxLength" => value.as_f64().is_some_and(|length| length > limits.length as f64),
         "minItems" | "minProperties" => value.as_f64().is_some_and(|count| count > limits.count as f64),
         "minimum" | "maximum" | "exclusiveMinimum" | "exclusiveMaximum" => {
-            value.as_f64().is_some_and(|bound| bound.abs() > keyword::LARGEST_BOUND)
+            value.as_f64().is_some_and(|bound| keyword::is_out_of_reach(key, bound))
         }
         "multipleOf" => value.as_f64().is_some_and(|step| step > 0.0 && !keyword::is_handy_step(step)),
         "pattern" => value.as_str().is_some_and(looks_around),

@@ -7,7 +7,7 @@
 //! - An object that names its properties and does not speak of others has no others.
 //! - A value of which nothing is said (`{}`, `true`, items or further properties without a schema) nests at most
 //!   [`FREE_DEPTH`] deep.
-//! - Numbers without a bound lie where doubles hold each integer; no exponents.
+//! - Numbers lie where doubles hold each integer, as far as their bounds let them, else they are refused; no exponents.
 //! - Keywords of objects, arrays, strings or numbers imply their type where nothing else tells it.
 //! - `oneOf` must have options of which no document can fit two; it is then `anyOf`.
 //! - `format` is enforced for the formats of the table in [`format`](mod@format), else an annotation, as the
@@ -22,12 +22,14 @@ mod keyword;
 mod lenient;
 mod oneof;
 mod reference;
+mod shape;
 mod termination;
 
 use keyword::Kind;
 use protocol::Error;
 use reference::References;
 use serde_json::{Map, Value, json};
+pub(crate) use shape::may_be_object;
 use std::collections::HashMap;
 
 /// How deep a value nests of which the schema says nothing.
@@ -265,14 +267,10 @@ impl Lowering<'_> {
             out.insert("items".to_owned(), free);
         }
         if has(out, "number") || has(out, "integer") {
-            let bound = |keys: [&str; 2]| keys.iter().find_map(|key| out.get(*key)).and_then(Value::as_f64);
-            let least = bound(["minimum", "exclusiveMinimum"]);
-            let most = bound(["maximum", "exclusiveMaximum"]);
-            let largest = LARGEST as f64;
-            if least.is_none() && most.is_none_or(|most| most > -largest) {
+            if !out.contains_key("minimum") && !out.contains_key("exclusiveMinimum") {
                 out.insert("minimum".to_owned(), json!(-LARGEST));
             }
-            if most.is_none() && least.is_none_or(|least| least < largest) {
+            if !out.contains_key("maximum") && !out.contains_key("exclusiveMaximum") {
                 out.insert("maximum".to_owned(), json!(LARGEST));
             }
         }
@@ -638,8 +636,11 @@ fn numbers(fields: &Fields, at: &str, out: &mut Fields) -> Result<(), Fault> {
             Value::Bool(exclusive) if key.starts_with("exclusive") => {
                 let plain = if key.ends_with("Minimum") { "minimum" } else { "maximum" };
                 if let (true, Some(bound)) = (exclusive, fields.get(plain)) {
-                    out.insert(key.to_owned(), bound.clone());
-                    out.remove(plain);
+                    // A bound that was brought inwards is one that may be said.
+                    if bound.as_f64().is_some_and(|bound| bound.abs() <= LARGEST as f64) {
+                        out.insert(key.to_owned(), bound.clone());
+                        out.remove(plain);
+                    }
                 }
             }
             Value::Number(number) => {
@@ -648,10 +649,23 @@ fn numbers(fields: &Fields, at: &str, out: &mut Fields) -> Result<(), Fault> {
                     let message = "`multipleOf` is a number above 0 with few digits";
                     return Err(Fault::new(here, message));
                 }
-                if number.is_nan() || number.abs() > keyword::LARGEST_BOUND {
-                    return Err(Fault::new(here, format!("`{key}` lies between -1e18 and 1e18")));
+                if key == "multipleOf" {
+                    out.insert(key.to_owned(), value.clone());
+                    continue;
                 }
-                out.insert(key.to_owned(), value.clone());
+                if number.is_nan() || keyword::is_out_of_reach(key, number) {
+                    let message =
+                        format!("numbers beyond ±{LARGEST} are not exact, and `{key}` leaves no others");
+                    return Err(Fault::new(here, message));
+                }
+                if number.abs() <= LARGEST as f64 {
+                    out.insert(key.to_owned(), value.clone());
+                } else if key.ends_with("inimum") {
+                    // The bound is further out than where exact numbers end: inwards to there.
+                    out.entry("minimum").or_insert_with(|| json!(-LARGEST));
+                } else {
+                    out.entry("maximum").or_insert_with(|| json!(LARGEST));
+                }
             }
             other => return Err(Fault::new(here, format!("`{key}` is a number, not {other}"))),
         }
