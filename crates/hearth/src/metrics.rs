@@ -134,9 +134,12 @@ fn page(models: &[ModelStats]) -> String {
             ("completion", stats.counters.completion_tokens),
         ]
     });
-    page.family("hearth_embedding_tokens_total", counter, "Tokens of inputs of embedding models and rerankers.", |model| {
-        model.requests.input_tokens
-    });
+    page.family(
+        "hearth_embedding_tokens_total",
+        counter,
+        "Tokens of inputs of embedding models and rerankers.",
+        |model| model.requests.input_tokens,
+    );
     let pages = ("hearth_kv_pages", gauge, "KV pages: free, cached but idle, held by sequences.");
     page.labelled(pages, "state", |stats| {
         [

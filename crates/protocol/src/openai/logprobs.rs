@@ -47,10 +47,7 @@ impl<'a> ChatLogprobs<'a> {
 
 impl<'a> From<&'a Logprobs> for ChatToken<'a> {
     fn from(entry: &'a Logprobs) -> Self {
-        Self {
-            chosen: (&entry.chosen).into(),
-            top_logprobs: entry.top.iter().map(Into::into).collect(),
-        }
+        Self { chosen: (&entry.chosen).into(), top_logprobs: entry.top.iter().map(Into::into).collect() }
     }
 }
 
