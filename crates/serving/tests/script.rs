@@ -372,7 +372,7 @@ async fn the_schema_true_takes_any_value_and_false_is_refused() {
     for strict in [None, Some(true)] {
         let said = stage.one(asked(true, strict)).await.text;
         assert_eq!(serde_json::from_str::<serde_json::Value>(&said).unwrap(), json!([1, {"a": null}]));
-        let error = stage.ask(asked(false, strict)).await.err().expect("refused");
+        let error = stage.ask(asked(false, strict)).await.expect_err("refused");
         assert_eq!(error.param.as_deref(), Some("response_format.json_schema.schema"), "{error}");
     }
 }

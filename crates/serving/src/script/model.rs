@@ -179,7 +179,7 @@ impl ScriptModel {
                 let ended = usize::from(ended);
                 let text = &self.script.tokens.bytes[token as usize];
                 let ended = match self.script.tokens.think.as_ref().map(|think| &think.text[ended..]) {
-                    Some(rest) if rest.is_empty() => ended,
+                    Some([]) => ended,
                     Some(rest) if !text.is_empty() && rest.starts_with(text) => ended + text.len(),
                     _ => 0,
                 };

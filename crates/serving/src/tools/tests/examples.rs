@@ -122,7 +122,7 @@ fn doubled_braces_count_where_the_template_shows_them_so() {
     }
     // What stands around a call is its own; a third brace is text.
     both("hermes", &format!("{one}}}}}}}"), &[paris.clone(), text("}")]);
-    let nested = format!("{{{{\"name\": \"now\", \"arguments\": {{\"a\": {{\"b\": {{}}}}}}}}}}");
+    let nested = r#"{{"name": "now", "arguments": {"a": {"b": {}}}}}"#.to_owned();
     both("hermes", &nested, &[call("now", "{\"a\": {\"b\": {}}}")]);
     // Undeclared names and templates' variables stay text, unflagged.
     for answer in [
