@@ -202,7 +202,17 @@ impl ScriptModel {
         let logits = &mut self.logits[first..];
         let end = |line: u32| self.script.lines[line as usize].end as usize;
         match slot.progress {
-            Progress::Line { line, said } => follow(&self.script, line, said as usize, logits),
+            Progress::Line { line, said } => {
+                follow(&self.script, line, said as usize, logits);
+                // A line that ends inside a think block, where the answer may not end.
+                let whole = said as usize == self.script.lines[line as usize].bytes.len();
+                if let Some(close) = self.script.tokens.think.as_ref().and_then(|think| think.close)
+                    && whole
+                    && slot.thinking
+                {
+                    logits[close as usize] = THOUGHT;
+                }
+            }
             Progress::Silent | Progress::Lost { .. } => {
                 let noise =
                     |id: u32| (rng::bits(slot.prefix.bits(), id, 0) >> 40) as f32 / (1u64 << 24) as f32;
@@ -260,7 +270,9 @@ fn follow(script: &Spec, line: u32, said: usize, logits: &mut [f32]) {
             raise(id, UNSPACED + length as f32 / LONGEST as f32);
         }
     }
-    for (id, _) in [&b" "[..], b"\n"].into_iter().flat_map(|space| script.tokens.beginning(space)) {
+    // Behind the last of a line white space would lead nowhere.
+    let spaces = [&b" "[..], b"\n"].into_iter().filter(|_| !rest.is_empty());
+    for (id, _) in spaces.flat_map(|space| script.tokens.beginning(space)) {
         raise(id, SPACE);
     }
 }
