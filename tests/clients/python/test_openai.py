@@ -173,7 +173,7 @@ def test_models_are_listed(openai_client):
     ({"temperature": 9}, openai.BadRequestError, "temperature"),
     ({"top_p": 0}, openai.BadRequestError, "top_p"),
     ({"n": 100000}, openai.BadRequestError, "n"),
-    ({"max_tokens": -1}, openai.BadRequestError, "max_tokens"),
+    ({"max_tokens": -2}, openai.BadRequestError, "max_tokens"),
     ({"stop": [""]}, openai.BadRequestError, "stop[0]"),
     ({"logit_bias": {"1": 900}}, openai.BadRequestError, "logit_bias.1"),
     ({"tools": [{"type": "function", "function": {}}]}, openai.BadRequestError, "tools[0].function.name"),
