@@ -48,10 +48,11 @@ fn value(value: ValueRef<'_>) -> Value {
     match value {
         ValueRef::Null => Value::Null,
         ValueRef::Integer(number) => Value::Integer(number),
-        // Nobody stores fractions; what stands there by mistake is readable.
+        // Nobody stores fractions or bytes; what stands there by mistake is readable.
         ValueRef::Real(number) => Value::Text(number.to_string()),
-        ValueRef::Text(text) => Value::Text(String::from_utf8_lossy(text).into_owned()),
-        ValueRef::Blob(bytes) => Value::Bytes(bytes.to_vec()),
+        ValueRef::Text(text) | ValueRef::Blob(text) => {
+            Value::Text(String::from_utf8_lossy(text).into_owned())
+        }
     }
 }
 

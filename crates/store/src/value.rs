@@ -11,8 +11,6 @@ pub enum Value {
     Integer(i64),
     /// A text.
     Text(String),
-    /// Bytes.
-    Bytes(Vec<u8>),
 }
 
 impl From<&str> for Value {
@@ -33,12 +31,6 @@ impl From<i64> for Value {
     }
 }
 
-impl From<Vec<u8>> for Value {
-    fn from(bytes: Vec<u8>) -> Self {
-        Self::Bytes(bytes)
-    }
-}
-
 impl<T: Into<Self>> From<Option<T>> for Value {
     fn from(value: Option<T>) -> Self {
         value.map_or(Self::Null, Into::into)
@@ -52,7 +44,6 @@ impl rusqlite::ToSql for Value {
             Self::Null => ValueRef::Null,
             Self::Integer(number) => ValueRef::Integer(*number),
             Self::Text(text) => ValueRef::Text(text.as_bytes()),
-            Self::Bytes(bytes) => ValueRef::Blob(bytes),
         }))
     }
 }

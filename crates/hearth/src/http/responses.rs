@@ -1,6 +1,6 @@
 //! OpenAI's Responses API, also under Workers AI's prefix.
 //!
-//! A response that the caller has seen completed is kept: it is on disk before the last event, or the body, leaves.
+//! A response that the caller has seen completed is kept: it is committed before the last event, or the body, leaves.
 //! Where it cannot be kept, a caller who asked for that is told so; one who did not, and only has the default, gets the
 //! answer with `store` false.
 
@@ -53,17 +53,24 @@ pub(super) async fn create(State(app): State<Arc<App>>, request: Request) -> Ans
         created: app.clock.unix_seconds(),
         model: app.model_id(&request.model),
     };
-    let keeping = keep.then(|| Keeping {
-        id: head.id.clone(),
-        previous: asked.previous.clone(),
-        salt: request.cache_salt.clone(),
-        input: written_input(&head.id, &asked.input),
-        must: asked.store == Some(true),
-    });
-    let responding = Responding::new(head, std::mem::take(&mut asked.form), asked.input.len(), keep);
+    let items = std::mem::take(&mut asked.input);
+    let count = items.len();
+    let keeping = if keep {
+        let id = head.id.clone();
+        let written = move || Ok(written_input(&id, &items));
+        Some(Keeping {
+            id: head.id.clone(),
+            previous: asked.previous.clone(),
+            salt: request.cache_salt.clone(),
+            input: if large { aside(written).await? } else { written()? },
+            must: asked.store == Some(true),
+        })
+    } else {
+        None
+    };
+    let responding = Responding::new(head, std::mem::take(&mut asked.form), count, keep);
     let mut answering = Answering { app: Arc::clone(&app), responding, keeping };
     let stream = asked.stream;
-    asked.input.clear();
     let mut answer = placed(app.backend.generate(request).await, move |error| asked.locate(error))?;
     if stream {
         return Ok(sse::settled(&app, dialect, vec![answer], answering));
@@ -197,7 +204,8 @@ impl sse::Settle for Answering {
             let Some(keeping) = self.keeping.take() else { return Ok(()) };
             let Keeping { id, previous, salt, input, must } = keeping;
             let output = self.responding.items();
-            let response = self.responding.object();
+            let mut response = self.responding.object();
+            response["output"] = Value::Array(Vec::new());
             let kept = self.app.kept.keep(Turn { id, previous, salt, input, output, response });
             match kept.await {
                 Err(error) if must => return Err(error),
@@ -260,6 +268,9 @@ pub(super) async fn input_items(State(app): State<Arc<App>>, path: Named, query:
             return Err(Error::invalid("limit", "Invalid value for 'limit': expected 1 to 100").into());
         }
     };
+    // All of the conversation is read for a page of it, and has room as a body has.
+    let size = app.kept.size(Some(&id), Vec::new(), salt).await?;
+    let _held = app.room.hold(&app.config, size).await?;
     let mut turns = match app.kept.history(&id, salt).await? {
         History::Whole(turns) => turns,
         History::Unknown => return Err(not_found(&app, &id).into()),

@@ -85,7 +85,7 @@ pub struct Turn {
     pub input: Vec<Value>,
     /// Its output.
     pub output: Vec<Value>,
-    /// The response object; its `output` is not read.
+    /// The response object, its `output` empty: that stands beside it.
     pub response: Value,
 }
 
@@ -136,7 +136,7 @@ impl Kept {
         number(self.clock.unix_seconds().saturating_sub(self.limits.retention.as_secs()))
     }
 
-    /// Keeps a turn. It is on disk when this is answered.
+    /// Keeps a turn. It is committed when this is answered.
     ///
     /// # Errors
     /// When it cannot be kept.
@@ -325,9 +325,7 @@ fn insert(work: &Work<'_>, turn: &Turn, now: i64) -> Result<i64, store::Error> {
             rows.first().ok_or_else(|| store::Error::Failed("no number was given".to_owned()))?.integer(0)?
         }
     };
-    let mut response = turn.response.clone();
-    response["output"] = Value::Array(Vec::new());
-    let texts = [text(&turn.input), text(&turn.output), response.to_string()];
+    let texts = [text(&turn.input), text(&turn.output), turn.response.to_string()];
     let bytes = ROW + texts.iter().map(String::len).sum::<usize>();
     let [input, output, response] = texts.map(store::Value::from);
     work.execute(

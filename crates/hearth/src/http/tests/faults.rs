@@ -112,6 +112,8 @@ fn others() -> Vec<Route> {
         |said, more| with(json!({"model": "echo", "prompt": said}), more);
     let counted: fn(&str, Value) -> Value =
         |said, more| with(json!({"model": "echo", "messages": [{"role": "user", "content": said}]}), more);
+    let ranked: fn(&str, Value) -> Value =
+        |said, more| with(json!({"model": "ranker", "query": said, "documents": ["a"]}), more);
     let tokens: fn(&str, Value) -> Value = |_, more| with(json!({"model": "echo", "tokens": [1]}), more);
     vec![
         route("/v1/completions", Dialect::OpenAi, completions),
@@ -122,6 +124,10 @@ fn others() -> Vec<Route> {
         route("/tokenize", Dialect::OpenAi, counted),
         route("/v1/detokenize", Dialect::OpenAi, tokens),
         route("/detokenize", Dialect::OpenAi, tokens),
+        route("/v1/rerank", Dialect::OpenAi, ranked),
+        route("/v2/rerank", Dialect::OpenAi, ranked),
+        route("/rerank", Dialect::OpenAi, ranked),
+        route(&format!("{ACCOUNT}/v1/rerank"), Dialect::WorkersCompatible, ranked),
         route("/v1/messages/count_tokens", Dialect::Anthropic, counted),
         route(&format!("{ACCOUNT}/v1/messages/count_tokens"), Dialect::Anthropic, counted),
     ]
