@@ -48,7 +48,7 @@ pub enum Standing {
 
 /// Limits what a sequence may say next. The engine calls `accept` for each token of the answer but a stop
 /// token that ends it, asks `standing` and `forced` after it, and `mask` before a token is sampled;
-/// `roll_back` undoes accepted tokens when drafts are dropped.
+/// `roll_back` undoes accepted tokens, for drafts that are dropped; there are no drafts yet.
 ///
 /// All stop tokens of the request should be allowed exactly where the answer may end.
 pub trait Constraint: Send {

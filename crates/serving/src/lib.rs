@@ -13,7 +13,6 @@ mod answer;
 mod aside;
 mod driver;
 mod embed;
-#[allow(dead_code, reason = "its callers come next")]
 mod grammar;
 mod inbox;
 mod local;

@@ -599,7 +599,8 @@ fn load_again(path: &Path, cpu: &Cpu, format: LoadFormat) -> Result<Loaded, Stri
     models::load(&checkpoint, cpu.clone(), format, &mut |_, _| ()).map_err(|error| error.to_string())
 }
 
-fn chat_template(source: &str, tokenizer: &Tokenizer) -> Result<ChatTemplate, String> {
+/// A model's chat template over its tokenizer's control tokens.
+pub(crate) fn chat_template(source: &str, tokenizer: &Tokenizer) -> Result<ChatTemplate, String> {
     let text = |id: Option<u32>| id.map(|id| String::from_utf8_lossy(tokenizer.token_bytes(id)).into_owned());
     let controls = Arc::new(ControlTexts::new(tokenizer.control_texts()));
     ChatTemplate::new(source, text(tokenizer.bos()), text(tokenizer.eos()), controls)

@@ -64,6 +64,8 @@ pub struct TurnMemory {
     limit: usize,
     hasher: RandomState,
     state: Mutex<State>,
+    /// What whole answers' prompts are hashed under; apart, so that nobody hashes under the lock.
+    seed: u64,
     whole: Mutex<Whole>,
 }
 
@@ -113,14 +115,15 @@ impl TurnMemory {
     #[must_use]
     pub fn new(limit: Bytes) -> Self {
         let limit = usize::try_from(limit.0).unwrap_or(usize::MAX);
-        let whole = Mutex::new(Whole::new(limit));
-        Self { limit, hasher: RandomState::new(), state: Mutex::default(), whole }
+        let hasher = RandomState::new();
+        let seed = hasher.hash_one(0u8);
+        Self { limit, hasher, state: Mutex::default(), seed, whole: Mutex::new(Whole::new(limit, seed)) }
     }
 
     /// What a whole answer to this prompt is remembered by.
     #[must_use]
     pub fn prompt(&self, spans: &[Span]) -> RenderedPrompt {
-        self.whole().prompt(spans)
+        Whole::prompt(self.seed, spans)
     }
 
     /// Remembers that after a rendered prompt a whole answer was said in `ids`, of which `shown` are control tokens
@@ -220,7 +223,8 @@ impl TurnMemory {
         spans: &[Span],
         limit: Option<usize>,
     ) -> Result<Vec<u32>, TooLong> {
-        let splices = self.whole().find(namespace, spans);
+        let whole: String = spans.iter().map(|span| span.text.as_str()).collect();
+        let splices = self.whole().find(namespace, spans, &whole);
         let items = cut(spans, &splices);
         let mut text = Text { tokenizer, limit, done: Vec::new(), open: Vec::new(), misses: 0 };
         let mut skip = 0;

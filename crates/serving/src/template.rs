@@ -25,6 +25,7 @@ use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Serde;
 use minijinja::{AutoEscape, Environment, UndefinedBehavior, Value};
 use serde_json::{Map, Value as Json};
+use std::collections::HashSet;
 use std::io;
 use std::sync::Arc;
 
@@ -61,6 +62,8 @@ pub struct ChatTemplate {
     bos: Option<String>,
     eos: Option<String>,
     controls: Arc<ControlTexts>,
+    /// Variables that it asks for.
+    takes: HashSet<String>,
 }
 
 impl std::fmt::Debug for ChatTemplate {
@@ -128,7 +131,9 @@ impl ChatTemplate {
         });
         let readable = without_generation_tags(&python::with_plain_newlines(source));
         env.add_template_owned(NAME, readable).map_err(|error| TemplateError::Syntax(describe(&error)))?;
-        Ok(Self { env, source: source.to_owned(), bos, eos, controls })
+        let takes = env.get_template(NAME).map(|template| template.undeclared_variables(false));
+        let takes = takes.map_err(|error| TemplateError::Syntax(describe(&error)))?;
+        Ok(Self { env, source: source.to_owned(), bos, eos, controls, takes })
     }
 
     /// Whether the template's text has this word in it, for example `tools` or `enable_thinking`.
@@ -140,14 +145,13 @@ impl ChatTemplate {
     /// Whether the template asks for a variable of this name.
     #[must_use]
     pub fn takes(&self, name: &str) -> bool {
-        let template = self.env.get_template(NAME);
-        template.is_ok_and(|template| template.undeclared_variables(false).contains(name))
+        self.takes.contains(name)
     }
 
     /// Renders a conversation.
     pub fn render(&self, conversation: &Conversation) -> Result<Rendering, TemplateError> {
         let plain = self.run(conversation)?;
-        let mut taken = std::collections::HashSet::new();
+        let mut taken = HashSet::new();
         conversation.visit(&mut |text| taken.extend(text.chars().filter(|c| is_private(*c))));
         taken.extend(self.source.chars().filter(|c| is_private(*c)));
         let Some(markers) = Markers::choose(&mut |c| taken.contains(&c) || self.controls.uses(c)) else {

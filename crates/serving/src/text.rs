@@ -95,9 +95,9 @@ impl TextModel {
         request: GenerateRequest,
         then: impl FnOnce(&Self, Vec<u32>) -> T + Send + 'static,
     ) -> Result<T, Error> {
-        prompt::check(&request)?;
         let this = Arc::clone(&self);
         let made = self.aside.run(move || {
+            prompt::check(&request)?;
             let namespace = this.namespace(&request);
             let made = prompt::make(&request, &this.prompt_model(), namespace, this.clock.unix_seconds())?;
             Ok(then(&this, made.ids))
@@ -143,7 +143,6 @@ impl TextModel {
     }
 
     async fn start(self: Arc<Self>, id: RequestId, request: GenerateRequest) -> Result<DeltaStream, Error> {
-        prompt::check(&request)?;
         let ticket = self.inbox.ticket(id)?;
         let this = Arc::clone(&self);
         let at = self.clock.now();
@@ -161,7 +160,7 @@ impl TextModel {
         ticket.submit(Submission { request: submitted, out, accepted, at });
         accept(&mut ticket, answer).await?;
         let ask = ask(&request, thinking, constrained);
-        let (fresh, single) = (self.family.parser(&ask), ask.is_single());
+        let (fresh, single) = (self.family.parser(&ask), self.family.is_single(&ask));
         let parser: &dyn Fn() -> AnswerParser = &|| fresh.clone();
         let answer = Answer::new(Parts {
             events: received,
@@ -190,7 +189,11 @@ impl TextModel {
     }
 
     fn prepare(&self, id: RequestId, request: &GenerateRequest) -> Result<Prepared, Error> {
+        prompt::check(request)?;
         let namespace = self.namespace(request);
+        let chance =
+            rng::mix(id.0 ^ rng::mix(self.clock.unix_seconds() ^ self.clock.now().as_nanos() as u64));
+        let sampling = prompt::sampling(request, &self.defaults, self.vocab, chance)?;
         let cue = self.cues.as_ref().map(|cues| cues.choose(request)).transpose()?;
         let made = prompt::make(request, &self.prompt_model(), namespace, self.clock.unix_seconds())?;
         let prompt::Made { ids: prompt, rendered, thinking } = made;
@@ -207,9 +210,6 @@ impl TextModel {
         if let (Some(cues), Some(cue)) = (&self.cues, cue) {
             cues.give(cue, &prompt);
         }
-        let chance =
-            rng::mix(id.0 ^ rng::mix(self.clock.unix_seconds() ^ self.clock.now().as_nanos() as u64));
-        let sampling = prompt::sampling(request, &self.defaults, self.vocab, chance)?;
         let room = self.context - Tokens::from(prompt.len());
         let max_tokens = request.max_tokens.map_or(room, |most| room.min(Tokens(most)));
         let per_choice = max_tokens.get() + 2;

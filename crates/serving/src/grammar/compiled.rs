@@ -1,7 +1,7 @@
 //! A rule that has been compiled: what each answer's parser is copied from.
 //!
 //! Each answer has caches of its own, so that one that meets a limit of the library's, or a fault in it, fails
-//! alone. When an answer has gone well its caches become those that later answers start with, up to a bound on
+//! alone. Where an answer's parser has not failed its caches become those that later answers start with, up to a bound on
 //! their size: whoever comes next finds the lexer's states that most answers pass through.
 
 use super::constraint::{Desk, Grammar};

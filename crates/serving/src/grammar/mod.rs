@@ -25,7 +25,7 @@ mod vocabulary;
 
 pub(crate) use compiled::Compiled;
 pub(crate) use rule::Rule;
-pub(crate) use schema::may_be_object;
+pub(crate) use schema::{escaped, may_be_object};
 
 use cache::{Cache, Keys};
 use constraint::Desk;

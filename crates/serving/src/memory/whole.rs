@@ -24,7 +24,6 @@ use crate::template::{Origin, Span};
 use base::{Namespace, rng};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
-use std::hash::{BuildHasher, RandomState};
 use std::ops::Range;
 use std::sync::Arc;
 use tokenizer::Tokenizer;
@@ -103,10 +102,10 @@ impl Said {
 }
 
 impl Whole {
-    pub fn new(limit: usize) -> Self {
+    pub fn new(limit: usize, seed: u64) -> Self {
         Self {
             limit,
-            seed: RandomState::new().hash_one(0u8),
+            seed,
             entries: FxHashMap::default(),
             order: BTreeMap::new(),
             ends: Vec::new(),
@@ -115,9 +114,9 @@ impl Whole {
         }
     }
 
-    /// What an answer to this prompt is remembered by.
-    pub fn prompt(&self, spans: &[Span]) -> RenderedPrompt {
-        let hash = spans.iter().fold(self.seed, |hash, span| extended(hash, span.text.as_bytes()));
+    /// What an answer to this prompt is remembered by, under this memory's `seed`.
+    pub fn prompt(seed: u64, spans: &[Span]) -> RenderedPrompt {
+        let hash = spans.iter().fold(seed, |hash, span| extended(hash, span.text.as_bytes()));
         let last = spans.last().filter(|span| span.origin == Origin::Template);
         let end = last.map_or("", |span| {
             let from = (span.text.len().saturating_sub(END)..).find(|at| span.text.is_char_boundary(*at));
@@ -170,12 +169,11 @@ impl Whole {
         Some(entry)
     }
 
-    /// Answers that stand in a rendering, in order.
-    pub fn find(&mut self, namespace: Namespace, spans: &[Span]) -> Vec<Splice> {
+    /// Answers that stand in a rendering, in order; `text` is the text of all its spans.
+    pub fn find(&mut self, namespace: Namespace, spans: &[Span], text: &str) -> Vec<Splice> {
         if self.entries.is_empty() {
             return Vec::new();
         }
-        let text: String = spans.iter().map(|span| span.text.as_str()).collect();
         let mut places: Vec<usize> = self
             .ends
             .iter()
@@ -193,7 +191,7 @@ impl Whole {
             }
             let key = (namespace, hash);
             let Some(entry) = self.entries.get_mut(&key) else { continue };
-            let covered = entry.answers.iter().map(|said| (said.cover(&text, place, spans), said));
+            let covered = entry.answers.iter().map(|said| (said.cover(text, place, spans), said));
             let Some((count, said)) = covered.max_by_key(|(count, _)| *count) else { continue };
             let Some(last) = count.checked_sub(1) else { continue };
             let end = said.ends[last].0 as usize;

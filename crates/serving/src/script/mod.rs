@@ -22,7 +22,7 @@ mod model;
 pub(crate) use cues::Cues;
 pub use file::ScriptError;
 
-use crate::template::{ChatTemplate, ControlTexts};
+use crate::local::chat_template;
 use crate::{LoadError, source};
 use choice::Choice;
 use file::File;
@@ -60,7 +60,8 @@ impl Script {
     pub fn open(path: &Path) -> Result<Self, LoadError> {
         let file = File::open(path)?;
         let voice = voice(path, &file)?;
-        let template = chat_template(&voice).map_err(|reason| ScriptError::at(path, "template", reason))?;
+        let template = chat_template(&voice.template, &voice.tokenizer)
+            .map_err(|reason| ScriptError::at(path, "template", reason))?;
         let mut writer =
             Writer::new(&voice.tokenizer, &template, &voice.defaults.end_tokens).map_err(|reason| {
                 let field = if file.model.is_some() { "model" } else { "template" };
@@ -139,16 +140,4 @@ fn voice(path: &Path, file: &File) -> Result<Voice, LoadError> {
         voice.template = file::read(&folder.join(name))?;
     }
     Ok(voice)
-}
-
-fn chat_template(voice: &Voice) -> Result<ChatTemplate, String> {
-    let text = |id: u32| String::from_utf8_lossy(voice.tokenizer.token_bytes(id)).into_owned();
-    let controls = Arc::new(ControlTexts::new(voice.tokenizer.control_texts()));
-    ChatTemplate::new(
-        &voice.template,
-        voice.tokenizer.bos().map(text),
-        voice.tokenizer.eos().map(text),
-        controls,
-    )
-    .map_err(|error| error.to_string())
 }

@@ -127,7 +127,7 @@ impl Form {
         }
     }
 
-    /// What stands around the calls of one block. `first` is the tool that is called first.
+    /// What stands around the calls of one block.
     pub fn around(self) -> Around {
         let around = |before: Vec<Option<Part>>, between: Option<Part>, after: Vec<Option<Part>>| Around {
             before: before.into_iter().flatten().collect(),

@@ -11,7 +11,7 @@
 //! parser gives depends on the whole text of an answer alone and not on how it was cut, and every character of
 //! it comes out as text, as reasoning or as a call, or is markup.
 //!
-//! Knows no tokens, no engine and no HTTP.
+//! Knows no engine, no HTTP, and of tokens only whether the vocabulary has a mark.
 
 mod block;
 mod candidate;
@@ -47,19 +47,6 @@ pub(crate) struct Ask<'a> {
     pub thinking: Thinking,
     /// Whether the answer is made under [`Family::rule`], so that what is begun can be trusted to go on well.
     pub constrained: bool,
-}
-
-impl Ask<'_> {
-    /// Whether the answer may hold one call at most, so that it ends with its first. Calls that are asked for are one
-    /// unless several are asked for: a small model that must call, and may call again, repeats the same call.
-    pub fn is_single(&self) -> bool {
-        let several = match self.choice {
-            ToolChoice::None | ToolChoice::Auto => self.parallel != Some(false),
-            ToolChoice::Required => self.parallel == Some(true),
-            ToolChoice::Named(_) => false,
-        };
-        !several && !self.tools.is_empty() && *self.choice != ToolChoice::None
-    }
 }
 
 /// Whether an answer begins with a think block.

@@ -113,7 +113,7 @@ impl AnswerParser {
             calls,
             habits: calls && free,
             constrained: ask.constrained,
-            single: ask.is_single(),
+            single: family.is_single(ask),
             limited: false,
             first,
             mode,

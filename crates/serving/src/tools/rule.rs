@@ -16,6 +16,18 @@ const MOST_CALLS: u32 = 16;
 const MOST_PARTS: u32 = 8000;
 
 impl Family {
+    /// Whether an answer may hold one call at most, so that it ends with its first. A small model that must call, and
+    /// may call again, repeats the same call; so only those who ask for several forced calls get them.
+    pub fn is_single(&self, ask: &Ask<'_>) -> bool {
+        let several = match ask.choice {
+            ToolChoice::None => return false,
+            ToolChoice::Auto => ask.parallel.unwrap_or(!self.single),
+            ToolChoice::Required => ask.parallel == Some(true),
+            ToolChoice::Named(_) => false,
+        };
+        !several && !ask.tools.is_empty()
+    }
+
     /// What an answer may be; `None` where anything goes.
     pub fn rule(&self, ask: &Ask<'_>) -> Option<Rule> {
         let (tools, forced): (Vec<(usize, &Tool)>, bool) = match ask.choice {
@@ -26,10 +38,7 @@ impl Family {
                 (ask.tools.iter().enumerate().filter(|(_, tool)| tool.name == *name).collect(), true)
             }
         };
-        // A small model that must call, and may call again, repeats the same call; so only those who ask for several
-        // forced calls get them.
-        let one =
-            !ask.parallel.unwrap_or(!self.single && !forced) || matches!(ask.choice, ToolChoice::Named(_));
+        let one = self.is_single(ask);
         let document = document(ask.format);
         let body = match (tools.is_empty(), forced, document) {
             (true, _, None) => return None,
@@ -308,7 +317,7 @@ fn properties<'a>(tool: &'a Tool, at: &str) -> Option<Vec<Property<'a>>> {
                 own.entry(key).or_insert_with(|| all.clone());
             }
         }
-        let at = format!("{at}/properties/{}", name.replace('~', "~0").replace('/', "~1"));
+        let at = format!("{at}/properties/{}", crate::grammar::escaped(name));
         Property {
             name,
             schema,

@@ -700,6 +700,6 @@ fn add_free_values(definitions: &mut Fields) {
 }
 
 /// A key as JSON pointers write it.
-pub(super) fn escaped(key: &str) -> String {
+pub(crate) fn escaped(key: &str) -> String {
     key.replace('~', "~0").replace('/', "~1")
 }

@@ -17,7 +17,7 @@ fn in_small_pieces(family: &'static Family, how: How, answer: &str) -> (Vec<Out>
 }
 
 #[test]
-fn endless_answers_take_linear_work() {
+fn endless_answers_lose_nothing_and_keep_their_order() {
     const BYTES: usize = 1 << 17;
     for unit in [
         "\n",
@@ -51,7 +51,7 @@ fn endless_answers_take_linear_work() {
 }
 
 #[test]
-fn long_arguments_take_linear_work() {
+fn long_arguments_stay_open_until_their_end() {
     const BYTES: usize = 1 << 20;
     let starts = [
         ("hermes", "<tool_call>\n{\"name\": \"edit\", \"arguments\": {\"text\": \""),
