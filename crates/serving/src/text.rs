@@ -160,7 +160,7 @@ impl TextModel {
         ticket.submit(Submission { request: submitted, out, accepted, at });
         accept(&mut ticket, answer).await?;
         let ask = ask(&request, thinking, constrained);
-        let (fresh, single) = (self.family.parser(&ask), self.family.is_single(&ask));
+        let (fresh, single) = (self.family.parser(&ask), ask.is_single());
         let parser: &dyn Fn() -> AnswerParser = &|| fresh.clone();
         let answer = Answer::new(Parts {
             events: received,

@@ -49,6 +49,20 @@ pub(crate) struct Ask<'a> {
     pub constrained: bool,
 }
 
+impl Ask<'_> {
+    /// Whether the answer may hold one call at most, so that it ends with its first. A small model that must call, and
+    /// may call again, repeats the same call; so only those who ask for several forced calls get them.
+    pub fn is_single(&self) -> bool {
+        let several = match self.choice {
+            ToolChoice::None => return false,
+            ToolChoice::Auto => self.parallel != Some(false),
+            ToolChoice::Required => self.parallel == Some(true),
+            ToolChoice::Named(_) => false,
+        };
+        !several && !self.tools.is_empty()
+    }
+}
+
 /// Whether an answer begins with a think block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Thinking {

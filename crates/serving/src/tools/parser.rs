@@ -113,7 +113,7 @@ impl AnswerParser {
             calls,
             habits: calls && free,
             constrained: ask.constrained,
-            single: family.is_single(ask),
+            single: ask.is_single(),
             limited: false,
             first,
             mode,

@@ -16,18 +16,6 @@ const MOST_CALLS: u32 = 16;
 const MOST_PARTS: u32 = 8000;
 
 impl Family {
-    /// Whether an answer may hold one call at most, so that it ends with its first. A small model that must call, and
-    /// may call again, repeats the same call; so only those who ask for several forced calls get them.
-    pub fn is_single(&self, ask: &Ask<'_>) -> bool {
-        let several = match ask.choice {
-            ToolChoice::None => return false,
-            ToolChoice::Auto => ask.parallel.unwrap_or(!self.single),
-            ToolChoice::Required => ask.parallel == Some(true),
-            ToolChoice::Named(_) => false,
-        };
-        !several && !ask.tools.is_empty()
-    }
-
     /// What an answer may be; `None` where anything goes.
     pub fn rule(&self, ask: &Ask<'_>) -> Option<Rule> {
         let (tools, forced): (Vec<(usize, &Tool)>, bool) = match ask.choice {
@@ -38,7 +26,9 @@ impl Family {
                 (ask.tools.iter().enumerate().filter(|(_, tool)| tool.name == *name).collect(), true)
             }
         };
-        let one = self.is_single(ask);
+        // Some families' templates refuse a message of several calls: none is led there who did not ask for them. What
+        // comes all the same is read.
+        let one = ask.is_single() || self.single && ask.parallel.is_none();
         let document = document(ask.format);
         let body = match (tools.is_empty(), forced, document) {
             (true, _, None) => return None,
