@@ -68,7 +68,11 @@ fn main() {
     let isa = args.next().map(|name| match name.as_str() {
         "scalar" => Isa::Scalar,
         "avx2" => Isa::Avx2,
-        _ => Isa::Avx512,
+        "avx2vnni" => Isa::Avx2Vnni,
+        "avx512" => Isa::Avx512,
+        "neon" => Isa::Neon,
+        "neondot" => Isa::NeonDot,
+        other => panic!("unknown instruction set {other}"),
     });
     let mut cpu = Cpu::new(CpuConfig { threads, isa }).expect("a device");
     println!("{}", cpu.describe());

@@ -26,13 +26,20 @@ pub enum Isa {
     Scalar,
     /// AVX2 with FMA and F16C.
     Avx2,
+    /// AVX2 with FMA, F16C, and VNNI on 256 bits.
+    Avx2Vnni,
     /// AVX-512 F, BW, VL and VNNI.
     Avx512,
+    /// NEON.
+    Neon,
+    /// NEON with the dot product of Armv8.2.
+    NeonDot,
 }
 
 impl Isa {
-    /// All instruction sets, slowest first.
-    pub const ALL: [Self; 3] = [Self::Scalar, Self::Avx2, Self::Avx512];
+    /// All instruction sets, each machine's slowest first.
+    pub const ALL: [Self; 6] =
+        [Self::Scalar, Self::Avx2, Self::Avx2Vnni, Self::Avx512, Self::Neon, Self::NeonDot];
 
     /// The name that people know it by.
     #[must_use]
@@ -40,7 +47,10 @@ impl Isa {
         match self {
             Self::Scalar => "scalar",
             Self::Avx2 => "AVX2",
+            Self::Avx2Vnni => "AVX2 VNNI",
             Self::Avx512 => "AVX-512 VNNI",
+            Self::Neon => "NEON",
+            Self::NeonDot => "NEON dotprod",
         }
     }
 }

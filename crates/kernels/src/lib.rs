@@ -1,7 +1,7 @@
 //! The CPU device: numeric kernels behind safe functions, each with a scalar reference.
 //!
-//! [`Cpu`] implements [`device::Device`] on AVX-512 with VNNI, on AVX2, and on plain Rust, chosen once when
-//! it is made. Kernels are written once over sixteen lanes ([`simd`]); all instruction sets give the same
+//! [`Cpu`] implements [`device::Device`] on AVX-512 with VNNI, on AVX2 with and without VNNI, on NEON, and on
+//! plain Rust, chosen once when it is made. Kernels are written once over sixteen lanes ([`simd`]); all instruction sets give the same
 //! bits, and what a row gets never depends on the other rows, the tiles or the threads.
 //!
 //! Layers, bottom up: `buffer` (memory), `pool` (threads), `simd` and `math` (lanes), `blocks` and `matrix`

@@ -1,24 +1,32 @@
-//! AVX2 with FMA and F16C, without VNNI: two registers are the sixteen lanes.
+//! AVX2 with FMA and F16C: two registers are the sixteen lanes. Products of bytes are added up by one of
+//! three instructions ([`Dot`]): what all of these CPUs have, or VNNI in one of its two encodings.
 
 use super::{Kernel, Simd, TileKernel};
 use std::arch::x86_64::*;
+use std::marker::PhantomData;
 
-/// Proof that the CPU has AVX2, FMA and F16C; only `detect` makes one.
+/// Proof that the CPU has AVX2, FMA and F16C, and `D`; only `detect` makes one.
 #[derive(Clone, Copy)]
-pub(crate) struct Avx2(());
+pub(crate) struct Avx2<D>(PhantomData<D>);
 
-impl Avx2 {
+impl<D: Dot> Avx2<D> {
     pub(super) fn detect() -> Option<Self> {
         (is_x86_feature_detected!("avx2")
             && is_x86_feature_detected!("fma")
-            && is_x86_feature_detected!("f16c"))
-        .then_some(Self(()))
+            && is_x86_feature_detected!("f16c")
+            && D::detect())
+        .then_some(Self(PhantomData))
     }
+}
 
-    #[target_feature(enable = "avx2,fma,f16c")]
-    fn run_with_features<K: Kernel>(self, kernel: K) -> K::Output {
-        kernel.run(self)
-    }
+/// How products of bytes are added up.
+pub(crate) trait Dot: Copy + Send + Sync + 'static {
+    /// Whether the CPU has it.
+    fn detect() -> bool;
+    /// Runs a kernel compiled for it.
+    fn run<K: Kernel>(simd: Avx2<Self>, kernel: K) -> K::Output;
+    /// [`Simd::dot`].
+    fn dot<const N: usize>(simd: Avx2<Self>, bits: u32, w: &[I; N], a: &[i8], offset: I) -> I;
 }
 
 /// The intrinsics below are safe but for the proof that the CPU has them, which `Avx2` is.
@@ -46,7 +54,7 @@ fn zip<A: Copy, B>(a: [A; 2], b: [A; 2], f: impl Fn(A, A) -> B) -> [B; 2] {
     [f(a[0], b[0]), f(a[1], b[1])]
 }
 
-impl Simd for Avx2 {
+impl<D: Dot> Simd for Avx2<D> {
     type F = F;
     type I = I;
     type B = I;
@@ -54,7 +62,7 @@ impl Simd for Avx2 {
 
     #[inline]
     fn run<K: Kernel>(self, kernel: K) -> K::Output {
-        proven!(self.run_with_features(kernel))
+        D::run(self, kernel)
     }
 
     #[inline(always)]
@@ -356,6 +364,30 @@ impl Simd for Avx2 {
     }
     #[inline(always)]
     fn dot<const N: usize>(self, bits: u32, w: &[I; N], a: &[i8], offset: I) -> I {
+        D::dot(self, bits, w, a, offset)
+    }
+}
+
+/// `vpmaddubsw` and `vpmaddwd`: no VNNI.
+#[derive(Clone, Copy)]
+pub(crate) struct Maddubs;
+
+impl Dot for Maddubs {
+    fn detect() -> bool {
+        true
+    }
+
+    #[inline(always)]
+    fn run<K: Kernel>(simd: Avx2<Self>, kernel: K) -> K::Output {
+        #[target_feature(enable = "avx2,fma,f16c")]
+        fn run<K: Kernel>(simd: Avx2<Maddubs>, kernel: K) -> K::Output {
+            kernel.run(simd)
+        }
+        proven!(run(simd, kernel))
+    }
+
+    #[inline(always)]
+    fn dot<const N: usize>(simd: Avx2<Self>, bits: u32, w: &[I; N], a: &[i8], offset: I) -> I {
         // `maddubs` adds two products of up to 127 * (2^bits - 1) in 16 bits that saturate: this many of
         // its results may be added before they are widened.
         let together = match bits {
@@ -365,8 +397,8 @@ impl Simd for Avx2 {
             _ => 1,
         };
         let (groups, _) = a.as_chunks::<4>();
-        let mut sum = if bits == 8 { self.splat_i(0) } else { offset };
-        let mut words = self.splat_i(0);
+        let mut sum = if bits == 8 { simd.splat_i(0) } else { offset };
+        let mut words = simd.splat_i(0);
         for g in 0..N {
             let a = i32::from_le_bytes(groups[g].map(|x| x as u8));
             for half in 0..2 {
@@ -390,4 +422,53 @@ impl Simd for Avx2 {
         }
         sum
     }
+}
+
+/// A [`Dot`] of `vpdpbusd` in one encoding.
+macro_rules! vnni {
+    ($(#[$doc:meta])* $name:ident, $features:literal, [$($feature:tt),+], $instruction:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy)]
+        pub(crate) struct $name;
+
+        impl Dot for $name {
+            fn detect() -> bool {
+                $(is_x86_feature_detected!($feature))&&+
+            }
+
+            #[inline(always)]
+            fn run<K: Kernel>(simd: Avx2<Self>, kernel: K) -> K::Output {
+                #[target_feature(enable = $features)]
+                fn run<K: Kernel>(simd: Avx2<$name>, kernel: K) -> K::Output {
+                    kernel.run(simd)
+                }
+                proven!(run(simd, kernel))
+            }
+
+            #[inline(always)]
+            fn dot<const N: usize>(_simd: Avx2<Self>, _bits: u32, w: &[I; N], a: &[i8], offset: I) -> I {
+                let (groups, _) = a.as_chunks::<4>();
+                let mut sum = offset;
+                for g in 0..N {
+                    let a = i32::from_le_bytes(groups[g].map(|x| x as u8));
+                    proven!({
+                        let a = _mm256_set1_epi32(a);
+                        sum = [$instruction(sum[0], w[g][0], a), $instruction(sum[1], w[g][1], a)];
+                    });
+                }
+                sum
+            }
+        }
+    };
+}
+
+vnni! {
+    /// AVX-VNNI: for CPUs that have no AVX-512.
+    Vex, "avx2,fma,f16c,avxvnni", ["avxvnni"], _mm256_dpbusd_avx_epi32
+}
+
+vnni! {
+    /// AVX-512 VNNI on half registers. CPUs that have it are faster with whole ones; it is how this file is
+    /// tested and measured on CPUs without AVX-VNNI.
+    Evex, "avx2,fma,f16c,avx512vl,avx512vnni", ["avx512vl", "avx512vnni"], _mm256_dpbusd_epi32
 }

@@ -12,6 +12,8 @@
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 mod scalar;
 
 use crate::Isa;
@@ -121,49 +123,57 @@ pub(crate) trait Simd: Copy + Send + Sync + 'static {
     fn dot<const N: usize>(self, bits: u32, w: &[Self::B; N], a: &[i8], offset: Self::I) -> Self::I;
 }
 
-/// The instruction set in use; found once when the device is made.
-#[derive(Clone, Copy)]
-pub(crate) enum Level {
-    Scalar(scalar::Scalar),
-    #[cfg(target_arch = "x86_64")]
-    Avx2(avx2::Avx2),
-    #[cfg(target_arch = "x86_64")]
-    Avx512(avx512::Avx512),
+/// [`Level`] from its kinds: where one is compiled, its vectors, and the instruction set that it is. Of two
+/// for the same instruction set the first that the CPU has is taken.
+macro_rules! levels {
+    ($($(#[$on:meta])? $level:ident($simd:ty): $isa:ident,)+) => {
+        /// The instruction set in use; found once when the device is made.
+        #[derive(Clone, Copy)]
+        pub(crate) enum Level {
+            $($(#[$on])? $level($simd),)+
+        }
+
+        impl Level {
+            /// The level for `isa`, if this CPU has it.
+            pub(crate) fn detect(isa: Isa) -> Option<Self> {
+                $(
+                    $(#[$on])?
+                    if isa == Isa::$isa && let Some(simd) = <$simd>::detect() {
+                        return Some(Self::$level(simd));
+                    }
+                )+
+                None
+            }
+
+            /// Which instruction set it is.
+            pub(crate) fn isa(self) -> Isa {
+                match self {
+                    $($(#[$on])? Self::$level(_) => Isa::$isa,)+
+                }
+            }
+
+            /// Runs a kernel on this instruction set.
+            pub(crate) fn run<K: Kernel>(self, kernel: K) -> K::Output {
+                match self {
+                    $($(#[$on])? Self::$level(simd) => simd.run(kernel),)+
+                }
+            }
+        }
+    };
 }
 
-impl Level {
-    /// The level for `isa`, if this CPU has it.
-    pub(crate) fn detect(isa: Isa) -> Option<Self> {
-        match isa {
-            Isa::Scalar => Some(Self::Scalar(scalar::Scalar)),
-            #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => avx2::Avx2::detect().map(Self::Avx2),
-            #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 => avx512::Avx512::detect().map(Self::Avx512),
-            #[cfg(not(target_arch = "x86_64"))]
-            Isa::Avx2 | Isa::Avx512 => None,
-        }
-    }
-
-    /// Which instruction set it is.
-    pub(crate) fn isa(self) -> Isa {
-        match self {
-            Self::Scalar(_) => Isa::Scalar,
-            #[cfg(target_arch = "x86_64")]
-            Self::Avx2(_) => Isa::Avx2,
-            #[cfg(target_arch = "x86_64")]
-            Self::Avx512(_) => Isa::Avx512,
-        }
-    }
-
-    /// Runs a kernel on this instruction set.
-    pub(crate) fn run<K: Kernel>(self, kernel: K) -> K::Output {
-        match self {
-            Self::Scalar(simd) => simd.run(kernel),
-            #[cfg(target_arch = "x86_64")]
-            Self::Avx2(simd) => simd.run(kernel),
-            #[cfg(target_arch = "x86_64")]
-            Self::Avx512(simd) => simd.run(kernel),
-        }
-    }
+levels! {
+    Scalar(scalar::Scalar): Scalar,
+    #[cfg(target_arch = "x86_64")]
+    Avx2(avx2::Avx2<avx2::Maddubs>): Avx2,
+    #[cfg(target_arch = "x86_64")]
+    Avx2Vex(avx2::Avx2<avx2::Vex>): Avx2Vnni,
+    #[cfg(target_arch = "x86_64")]
+    Avx2Evex(avx2::Avx2<avx2::Evex>): Avx2Vnni,
+    #[cfg(target_arch = "x86_64")]
+    Avx512(avx512::Avx512): Avx512,
+    #[cfg(target_arch = "aarch64")]
+    Neon(neon::Neon<neon::Smull>): Neon,
+    #[cfg(target_arch = "aarch64")]
+    NeonDot(neon::Neon<neon::Sdot>): NeonDot,
 }

@@ -8,6 +8,12 @@ use std::array::from_fn;
 #[derive(Clone, Copy)]
 pub(crate) struct Scalar;
 
+impl Scalar {
+    pub(super) fn detect() -> Option<Self> {
+        Some(Self)
+    }
+}
+
 impl Simd for Scalar {
     type F = [f32; 16];
     type I = [i32; 16];
