@@ -5,7 +5,8 @@
 //! bits, and what a row gets never depends on the other rows, the tiles or the threads.
 //!
 //! Layers, bottom up: `buffer` (memory), `pool` (threads), `simd` and `math` (lanes), `blocks` and `matrix`
-//! (weights), `quantise` and `matmul` (products), `kv` and `attention`, `rows` (all else), `cpu` (the trait).
+//! (weights), `quantise` and `matmul` (products), `kv` and `attention`, `rows` (all else), `cpu` (the trait); beside
+//! them [`probe`] (what the machine can do).
 //!
 //! What it does not do: know any model, read files, sample.
 
@@ -18,6 +19,7 @@ mod math;
 mod matmul;
 mod matrix;
 mod pool;
+pub mod probe;
 mod quantise;
 mod rows;
 mod simd;

@@ -6,12 +6,12 @@
 //! Does not choose tokens, and does not know which pages are whose.
 
 use crate::checkpoint::Checkpoint;
-use crate::forward::{LanguageModel, ModelSpec};
+use crate::forward::{LanguageModel, ModelSpec, TokenCost};
 use crate::load::LoadError;
 use crate::names::DecoderNames;
 use crate::spec::{DecoderSpec, Tied};
 use crate::weights::{Linear, Loader, Use};
-use base::Tokens;
+use base::{Bytes, Tokens};
 use device::{Activation, AttentionSpec, Batch, Device, DeviceError, LoadFormat, PageId, Product, RopeStyle};
 use std::mem;
 
@@ -19,6 +19,7 @@ use std::mem;
 pub(crate) struct Model<D: Device> {
     device: D,
     spec: ModelSpec,
+    token_cost: TokenCost,
     weights: Weights<D>,
     kv: D::Kv,
     work: Work<D>,
@@ -90,13 +91,18 @@ impl<D: Device> Model<D> {
         let kv_spec = spec.kv();
         let kv = device.kv(&kv_spec);
         let work = Work::new(&spec, vocab, &device);
+        let token_cost = TokenCost {
+            weights: weights.bytes(&device),
+            layers: spec.layer_elements() * spec.layers.len() as u64,
+            output: (vocab * spec.width) as u64,
+        };
         let spec = ModelSpec {
             architecture: architecture.to_owned(),
             vocab: vocab as u32,
             context: Tokens::from(spec.context),
             kv: kv_spec,
         };
-        Ok(Self { device, spec, weights, kv, work })
+        Ok(Self { device, spec, token_cost, weights, kv, work })
     }
 
     /// Runs the layers; afterwards `work.stream` holds the rows of `batch.logit_rows`, if any.
@@ -182,6 +188,18 @@ fn add_branch<D: Device>(
             device.rms_norm(branch, norm, eps, normed);
             device.add(stream, normed);
         }
+    }
+}
+
+impl<D: Device> Weights<D> {
+    /// Bytes that every step reads: the layers and the output.
+    fn bytes(&self, device: &D) -> Bytes {
+        let layer = |layer: &Layer<D>| {
+            let attention = [&layer.query, &layer.key, &layer.value, &layer.attention_output];
+            let mlp = [&layer.gate, &layer.up, &layer.down];
+            attention.into_iter().chain(mlp).map(|linear| linear.bytes(device)).sum::<u64>()
+        };
+        Bytes(self.layers.iter().map(layer).sum::<u64>() + device.matrix_bytes(&self.output).0)
     }
 }
 
@@ -318,6 +336,10 @@ fn load_layer<D: Device>(
 impl<D: Device> LanguageModel for Model<D> {
     fn spec(&self) -> &ModelSpec {
         &self.spec
+    }
+
+    fn token_cost(&self) -> Option<TokenCost> {
+        Some(self.token_cost)
     }
 
     fn ensure_page(&mut self, page: PageId) -> Result<(), DeviceError> {

@@ -21,5 +21,5 @@ pub use checkpoint::{Checkpoint, CheckpointError, Tensor};
 pub use cross_encoder::{PairIds, RerankModel, RerankSpec};
 pub use device::LoadFormat;
 pub use encoder::{EmbeddingModel, EmbeddingSpec};
-pub use forward::{LanguageModel, ModelSpec};
+pub use forward::{LanguageModel, ModelSpec, TokenCost};
 pub use load::{LoadError, Loaded, load};

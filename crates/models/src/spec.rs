@@ -181,6 +181,12 @@ impl DecoderSpec {
         KvSpec { groups }
     }
 
+    /// Elements of a layer's matrices.
+    pub fn layer_elements(&self) -> u64 {
+        let (query, key) = (self.heads * self.head_dim, self.kv_heads * self.head_dim);
+        (self.width * (2 * query + 2 * key + 3 * self.hidden)) as u64
+    }
+
     fn checked(self) -> Result<Self, LoadError> {
         let sizes = [
             ("the width", self.width),

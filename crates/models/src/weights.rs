@@ -176,6 +176,11 @@ impl<D: Device> Linear<D> {
         Ok(Self { weight, bias: loader.bias(module, rows, biased)? })
     }
 
+    /// Bytes of the packed weight.
+    pub fn bytes(&self, device: &D) -> u64 {
+        device.matrix_bytes(&self.weight).0
+    }
+
     /// Sets `out` to this of the product's input.
     pub fn product<'a>(&'a self, out: &'a mut D::Tensor) -> Product<'a, D> {
         Product { weight: &self.weight, bias: self.bias.as_ref(), out, accumulate: false }

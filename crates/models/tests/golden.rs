@@ -127,3 +127,15 @@ fn every_architecture_equals_the_reference_on_every_instruction_set() {
         check(HALF, || Cpu::new(CpuConfig { threads: Some(2), isa: Some(isa) }).unwrap());
     }
 }
+
+/// On the exact device an element is four bytes, and the fixtures' tables of embeddings are read row by row only.
+#[test]
+fn a_token_costs_every_element_of_the_layers_and_the_output_once() {
+    for architecture in architectures().iter().filter(|entry| entry.task() == Task::Generation) {
+        let name = architecture.name;
+        let model = language(&fixture(name), Naive { kv: KvPrecision::Single });
+        let cost = model.token_cost().expect("it has weights");
+        assert!(cost.layers > 0 && cost.output > 0, "{name}");
+        assert_eq!(cost.weights.0, 4 * (cost.layers + cost.output), "{name}");
+    }
+}
