@@ -2,12 +2,15 @@
 //! the most likely token between it and the clock.
 //!
 //! Prompts are random token ids, other ones in each run, so that no prefix is found in a cache where the prompt is
-//! what is measured. Decoding is timed from the step that gave each sequence its first token.
+//! what is measured. Decoding is timed from the step that gave each sequence its first token. The machine is probed
+//! before each run, and runs whose probe is off are repeated at the end.
 
 use super::Progress;
-use super::probe::Probe;
+use super::probe::{Probe, Prober, drifted};
 use super::report::{Better, Kind, Report, Row};
+use super::roofline::Roofline;
 use super::scenario::Random;
+use super::statistics::median;
 use anyhow::{Context, bail};
 use base::{Bytes, Namespace, RequestId, Tokens};
 use device::PAGE_TOKENS;
@@ -19,33 +22,32 @@ use std::sync::Arc;
 use std::time::Instant;
 
 /// Prompt and answer of a sequence in a batch, in tokens.
-const BATCHED: u32 = 32;
+pub(super) const BATCHED: u32 = 32;
 
 /// What to measure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// Tokens of the prompt whose computation is timed; at least 1.
-    pub prompt: u32,
-    /// Tokens that are decoded; at least 1.
-    pub tokens: u32,
+    /// Tokens of the prompts whose computation is timed, each at least 1.
+    pub prompt: BTreeSet<u32>,
+    /// Tokens that are decoded, each at least 1.
+    pub tokens: BTreeSet<u32>,
     /// Sequences at a time, each at least 1.
     pub batch: BTreeSet<u32>,
     /// Tokens before those that are decoded.
     pub depth: BTreeSet<u32>,
     /// Runs whose median is given; at least 1.
     pub runs: u32,
+    /// Times that runs whose probe is off are repeated.
+    pub repeats: u32,
 }
 
 impl Plan {
     /// Tokens of the longest sequence, the first answer token and the last one included.
     fn longest(&self) -> u64 {
-        let deepest = self.depth.last().copied().unwrap_or(0).max(1);
-        let decode = u64::from(deepest) + u64::from(self.tokens) + 1;
-        decode.max(u64::from(self.prompt) + 1).max(if self.batch.is_empty() {
-            0
-        } else {
-            u64::from(2 * BATCHED) + 1
-        })
+        let most = |set: &BTreeSet<u32>| u64::from(set.last().copied().unwrap_or(0));
+        let decode = if self.tokens.is_empty() { 0 } else { most(&self.depth).max(1) + most(&self.tokens) };
+        let batched = if self.batch.is_empty() { 0 } else { u64::from(2 * BATCHED) };
+        decode.max(most(&self.prompt)).max(batched) + 1
     }
 
     /// KV pages for the largest measurement, a few to spare.
@@ -61,6 +63,13 @@ impl Plan {
     }
 }
 
+/// A run of a row, with the machine just before it.
+struct Sample {
+    row: usize,
+    rate: f64,
+    probe: Probe,
+}
+
 /// Measures a model.
 ///
 /// # Errors
@@ -70,69 +79,103 @@ pub fn run(
     subject: &str,
     device: &str,
     plan: &Plan,
-    probe: Probe,
+    prober: Prober<'_>,
     progress: Progress<'_>,
 ) -> anyhow::Result<Report> {
     let spec = model.spec();
     if plan.longest() > u64::from(spec.context.0) {
         bail!("the longest sequence would have {} tokens; this model holds {}", plan.longest(), spec.context);
     }
+    let roofline = model.token_cost().map(|cost| Roofline::new(cost, &spec.kv));
     let vocab = u64::from(spec.vocab);
     let memory = Bytes(spec.kv.page_bytes().0.saturating_mul(plan.pages()));
     let most = plan.batch.last().copied().unwrap_or(1) as usize;
     let config = Config { max_running: most.max(1), queue: most.max(1), ..Config::default() };
     let engine = Engine::new(model, Arc::new(KvBudget::new(memory)), config)?;
-    let mut bench = Bench { engine, vocab, requests: 0 };
-    let measurements = measurements(plan);
-    let mut rows = Vec::new();
+    let mut bench = Bench { engine, vocab, requests: 0, prober };
     // The first pages, threads and caches are nobody's figure.
     progress("warming up");
     bench.steps(vec![bench.prompt(0, 32)], 8)?;
-    for (number, (name, what)) in measurements.iter().enumerate() {
-        let mut runs = Vec::new();
+    let measurements = measurements(plan);
+    let mut samples = Vec::new();
+    for (row, (name, what)) in measurements.iter().enumerate() {
         for run in 1..=plan.runs {
-            progress(&format!(
-                "{} of {}: {name}, run {run} of {}",
-                number + 1,
-                measurements.len(),
-                plan.runs
-            ));
-            runs.push(bench.measure(*what)?);
+            let (number, rows, runs) = (row + 1, measurements.len(), plan.runs);
+            progress(&format!("{number} of {rows}: {name}, run {run} of {runs}"));
+            samples.push(bench.sample(row, *what)?);
         }
-        rows.push(Row::of_runs(name, "tok/s", Better::Higher, runs));
     }
+    let mut repeated = 0;
+    for _ in 0..plan.repeats {
+        for index in off(&samples) {
+            let row = samples[index].row;
+            let (name, what) = &measurements[row];
+            progress(&format!("the machine was not itself, once more: {name}"));
+            samples[index] = bench.sample(row, *what)?;
+            repeated += 1;
+        }
+    }
+    let unsteady = off(&samples).len();
+    let mut settings = plan.settings(device);
+    settings.extend(roofline.iter().flat_map(Roofline::settings));
+    let rows = measurements.into_iter().enumerate().map(|(index, (name, what))| {
+        let samples: Vec<&Sample> = samples.iter().filter(|sample| sample.row == index).collect();
+        row(name, what, &samples, roofline.as_ref())
+    });
+    let rows = rows.collect();
+    let probes: Vec<Probe> = samples.into_iter().map(|sample| sample.probe).collect();
     Ok(Report {
         kind: Kind::Model,
         subject: subject.to_owned(),
         hearth: env!("CARGO_PKG_VERSION").to_owned(),
-        settings: plan.settings(device),
-        probe,
+        settings,
+        probe: Probe::median(&probes).context("there is a run")?,
+        probes,
+        repeated,
+        unsteady,
         rows,
         failures: BTreeMap::new(),
         turns: Vec::new(),
     })
 }
 
-/// One row of the table.
+fn off(samples: &[Sample]) -> Vec<usize> {
+    drifted(&samples.iter().map(|sample| std::slice::from_ref(&sample.probe)).collect::<Vec<_>>())
+}
+
+/// The medians: of the speed, and of what each run was of its own probe.
+fn row(name: String, what: What, samples: &[&Sample], roofline: Option<&Roofline>) -> Row {
+    let rates = samples.iter().map(|sample| sample.rate).collect();
+    let share = |of: fn(&Roofline, What, f64, &Probe) -> Option<f64>| {
+        let shares = samples.iter().filter_map(|sample| of(roofline?, what, sample.rate, &sample.probe));
+        median(&shares.collect::<Vec<_>>())
+    };
+    let (memory, int8) = (share(Roofline::memory_share), share(Roofline::int8_share));
+    Row { memory, int8, ..Row::of_runs(name, "tok/s", Better::Higher, rates) }
+}
+
+/// One row of the table; all counts are tokens but `sequences`.
 #[derive(Clone, Copy, Debug)]
-enum What {
+pub(super) enum What {
     Prefill { prompt: u32 },
     Decode { depth: u32, tokens: u32 },
     Batched { sequences: u32 },
 }
 
 fn measurements(plan: &Plan) -> Vec<(String, What)> {
-    let tokens = plan.tokens;
-    let mut all = vec![
-        (format!("prefill {}", plan.prompt), What::Prefill { prompt: plan.prompt }),
-        (format!("decode {tokens}"), What::Decode { depth: 0, tokens }),
-    ];
+    let mut all = Vec::new();
+    all.extend(plan.prompt.iter().map(|&prompt| (format!("prefill {prompt}"), What::Prefill { prompt })));
+    all.extend(
+        plan.tokens.iter().map(|&tokens| (format!("decode {tokens}"), What::Decode { depth: 0, tokens })),
+    );
     for &sequences in &plan.batch {
         let name = format!("decode {BATCHED}+{BATCHED}, batch {sequences}");
         all.push((name, What::Batched { sequences }));
     }
     for &depth in plan.depth.iter().filter(|depth| **depth > 0) {
-        all.push((format!("decode {tokens} at depth {depth}"), What::Decode { depth, tokens }));
+        for &tokens in &plan.tokens {
+            all.push((format!("decode {tokens} at depth {depth}"), What::Decode { depth, tokens }));
+        }
     }
     all
 }
@@ -146,13 +189,21 @@ struct Step {
     begun: usize,
 }
 
-struct Bench {
+struct Bench<'a> {
     engine: Engine,
     vocab: u64,
     requests: u64,
+    prober: Prober<'a>,
 }
 
-impl Bench {
+impl Bench<'_> {
+    fn sample(&mut self, row: usize, what: What) -> anyhow::Result<Sample> {
+        let probe = (self.prober)();
+        // The probe has swept the caches, and threads may have gone to sleep: neither is the run's fault.
+        self.steps(vec![self.prompt(0, 1)], 2)?;
+        Ok(Sample { row, rate: self.measure(what)?, probe })
+    }
+
     fn measure(&mut self, what: What) -> anyhow::Result<f64> {
         match what {
             What::Prefill { prompt } => {
@@ -238,9 +289,10 @@ fn decode_rate(steps: &[Step], sequences: usize) -> anyhow::Result<f64> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::probe::tests::example;
     use super::*;
     use device::{Batch, DeviceError, KvGroup, KvReach, KvSpec, PageId};
-    use models::ModelSpec;
+    use models::{ModelSpec, TokenCost};
 
     /// Takes no time and always answers 0.
     struct Zero {
@@ -251,6 +303,9 @@ mod tests {
     impl LanguageModel for Zero {
         fn spec(&self) -> &ModelSpec {
             &self.spec
+        }
+        fn token_cost(&self) -> Option<TokenCost> {
+            Some(TokenCost { weights: Bytes(1000), layers: 1500, output: 500 })
         }
         fn ensure_page(&mut self, _: PageId) -> Result<(), DeviceError> {
             Ok(())
@@ -269,20 +324,22 @@ mod tests {
         Box::new(Zero { spec, logits: Vec::new() })
     }
 
-    const PROBE: Probe = Probe { threads: 1, read_gb_s: 1.0, f32_gflop_s: 1.0 };
-
     fn plan() -> Plan {
         let (batch, depth) = (BTreeSet::from([2, 20]), BTreeSet::from([0, 100]));
-        Plan { prompt: 600, tokens: 5, batch, depth, runs: 3 }
+        let (prompt, tokens) = (BTreeSet::from([16, 600]), BTreeSet::from([5]));
+        Plan { prompt, tokens, batch, depth, runs: 3, repeats: 2 }
     }
 
     #[test]
     fn every_row_of_the_plan_has_as_many_runs_as_asked_for() {
         let mut told = Vec::new();
-        let report = run(zero(700), "zero", "none", &plan(), PROBE, &mut |line| told.push(line.to_owned()))
-            .expect("a report");
+        let mut probe = || example(30.0, 900.0);
+        let report =
+            run(zero(700), "zero", "none", &plan(), &mut probe, &mut |line| told.push(line.to_owned()))
+                .expect("a report");
         let names: Vec<&str> = report.rows.iter().map(|row| row.name.as_str()).collect();
         let wanted = [
+            "prefill 16",
             "prefill 600",
             "decode 5",
             "decode 32+32, batch 2",
@@ -291,12 +348,31 @@ mod tests {
         ];
         assert_eq!(names, wanted);
         assert!(report.rows.iter().all(|row| row.runs.len() == 3 && row.value.is_some_and(|v| v > 0.0)));
-        assert_eq!(told.last().map(String::as_str), Some("5 of 5: decode 5 at depth 100, run 3 of 3"));
+        assert!(report.rows.iter().all(|row| row.int8.is_some_and(|share| share > 0.0)));
+        assert_eq!(report.rows[1].memory, None, "a prompt is not read at the speed of memory");
+        assert_eq!((report.probes.len(), report.repeated, report.unsteady), (18, 0, 0));
+        assert_eq!(told.last().map(String::as_str), Some("6 of 6: decode 5 at depth 100, run 3 of 3"));
+    }
+
+    #[test]
+    fn runs_on_a_machine_that_was_off_are_repeated_a_bounded_number_of_times() {
+        let slow_from = |from: u32, to: u32| {
+            let mut number = 0;
+            let mut probe = || {
+                number += 1;
+                example(if (from..to).contains(&number) { 20.0 } else { 30.0 }, 900.0)
+            };
+            let report = run(zero(700), "zero", "none", &plan(), &mut probe, &mut |_| {}).expect("a report");
+            (report.repeated, report.unsteady, report.probes.len())
+        };
+        assert_eq!(slow_from(3, 5), (2, 0, 18), "two slow runs, both repeated");
+        assert_eq!(slow_from(17, u32::MAX), (4, 2, 18), "the last two stay slow however often");
     }
 
     #[test]
     fn a_plan_beyond_the_context_is_refused_before_anything_runs() {
-        let error = run(zero(600), "zero", "none", &plan(), PROBE, &mut |_| {}).expect_err("too long");
+        let mut probe = || -> Probe { panic!("nothing runs") };
+        let error = run(zero(600), "zero", "none", &plan(), &mut probe, &mut |_| {}).expect_err("too long");
         assert_eq!(
             error.to_string(),
             "the longest sequence would have 601 tokens; this model holds 600 tokens"

@@ -1,113 +1,142 @@
-//! What the machine does just now, by plain loops that no work on the kernels changes: two runs can be compared as far
-//! as their probes agree.
+//! What the machine does just now, beside each run: figures are given as shares of it, and two runs can be compared as
+//! far as their probes agree.
 //!
-//! The loops are compiled for the baseline of the target (SSE2 on x86-64), so the product rate is a measure of the
-//! clock and of busy neighbours, not the machine's limit.
+//! A run whose probe lies more than [`DRIFT_MAX`] from the median of the measurement is repeated by its caller.
 
+use super::statistics::percentile;
+use anyhow::Context;
+use base::Bytes;
+use kernels::probe::{MemoryProbe, last_level_cache, product_rate};
 use serde::{Deserialize, Serialize};
-use std::hint::black_box;
-use std::time::Instant;
 
-/// Bytes read per round over all threads: more than caches hold.
-const READ_BYTES: usize = 256 << 20;
-/// Rounds of the product loop per thread.
-const PRODUCT_ROUNDS: usize = 1 << 19;
-/// Numbers that are worked on side by side, to hide latencies.
-const LANES: usize = 32;
-/// Each figure is the best of so many.
-const TRIES: usize = 5;
+/// Farthest that a probe may lie from another one of the same machine in the same state.
+pub const DRIFT_MAX: f64 = 0.15;
+/// Bytes that are read at least, and at most where caches are large.
+const BLOCK: (u64, u64) = (256 << 20, 1 << 30);
 
 /// Rates of the machine.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Probe {
     /// Threads that ran the loops.
     pub threads: usize,
-    /// Memory read, in GB/s (10^9 bytes).
+    /// Memory read, in GB/s (10^9 bytes), of a block larger than the caches.
     pub read_gb_s: f64,
-    /// Products and sums of `f32`, in GFLOP/s.
-    pub f32_gflop_s: f64,
+    /// The same of as many bytes as the model's weights have, which caches may hold a part of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub weights_gb_s: Option<f64>,
+    /// Products of bytes with their sums (two operations), in GOP/s.
+    pub int8_gop_s: f64,
+    /// The instructions that did them.
+    pub instructions: String,
 }
 
-/// Measures the machine with so many threads.
+/// Told what the machine does just now.
+pub type Prober<'a> = &'a mut dyn FnMut() -> Probe;
+
+impl Probe {
+    /// Each rate's own median, by nearest rank. `None` without probes.
+    #[must_use]
+    pub fn median(probes: &[Self]) -> Option<Self> {
+        let first = probes.first()?;
+        let median = |rate: fn(&Self) -> Option<f64>| {
+            percentile(&probes.iter().filter_map(rate).collect::<Vec<_>>(), 0.5)
+        };
+        Some(Self {
+            threads: first.threads,
+            read_gb_s: median(|probe| Some(probe.read_gb_s))?,
+            weights_gb_s: median(|probe| probe.weights_gb_s),
+            int8_gop_s: median(|probe| Some(probe.int8_gop_s))?,
+            instructions: first.instructions.clone(),
+        })
+    }
+
+    /// Bytes a second at which the model's weights can be read.
+    #[must_use]
+    pub fn weights_rate(&self) -> f64 {
+        self.weights_gb_s.unwrap_or(self.read_gb_s) * 1e9
+    }
+
+    /// The rates that lie more than [`DRIFT_MAX`] from the other's: name, unit, and both.
+    #[must_use]
+    pub fn apart(&self, other: &Self) -> Vec<(&'static str, &'static str, f64, f64)> {
+        let rates = [
+            ("memory read", "GB/s", self.read_gb_s, other.read_gb_s),
+            ("int8", "GOP/s", self.int8_gop_s, other.int8_gop_s),
+        ];
+        rates.into_iter().filter(|(.., a, b)| (a / b - 1.0).abs() > DRIFT_MAX).collect()
+    }
+}
+
+/// The runs one of whose probes lies too far from the median of all probes.
 #[must_use]
-pub fn take(threads: usize) -> Probe {
-    measure(threads.max(1), READ_BYTES, PRODUCT_ROUNDS)
+pub fn drifted(runs: &[&[Probe]]) -> Vec<usize> {
+    let Some(median) = Probe::median(&runs.concat()) else { return Vec::new() };
+    let off = |run: &&[Probe]| run.iter().any(|probe| !probe.apart(&median).is_empty());
+    runs.iter().enumerate().filter(|(_, run)| off(run)).map(|(index, _)| index).collect()
 }
 
-fn measure(threads: usize, bytes: usize, rounds: usize) -> Probe {
-    let block = vec![1u64; (bytes / size_of::<u64>()).max(threads)];
-    let share = block.len().div_ceil(threads);
-    let read = best(|| {
-        std::thread::scope(|scope| {
-            for part in block.chunks(share) {
-                scope.spawn(move || black_box(sum(part)));
-            }
-        });
-    });
-    let product = best(|| {
-        std::thread::scope(|scope| {
-            for _ in 0..threads {
-                scope.spawn(move || black_box(products(rounds)));
-            }
-        });
-    });
-    Probe {
-        threads,
-        read_gb_s: size_of_val(block.as_slice()) as f64 / read / 1e9,
-        f32_gflop_s: (2 * threads * rounds * LANES) as f64 / product / 1e9,
+/// Probes this machine again and again.
+pub struct Machine {
+    memory: MemoryProbe,
+    threads: usize,
+}
+
+impl Machine {
+    /// Takes the memory that is read.
+    ///
+    /// # Errors
+    /// When it cannot be had.
+    pub fn new(threads: usize) -> anyhow::Result<Self> {
+        let beyond_caches = last_level_cache().map_or(0, |cache| cache.0.saturating_mul(2));
+        let memory = MemoryProbe::new(Bytes(beyond_caches.clamp(BLOCK.0, BLOCK.1)));
+        Ok(Self {
+            memory: memory.context("no memory for the probe of the machine")?,
+            threads: threads.max(1),
+        })
     }
-}
 
-/// Seconds of the fastest of some tries.
-fn best(mut body: impl FnMut()) -> f64 {
-    let time = |_| {
-        let start = Instant::now();
-        body();
-        start.elapsed().as_secs_f64()
-    };
-    (0..TRIES).map(time).fold(f64::INFINITY, f64::min).max(1e-9)
-}
-
-/// Several sums side by side, so that memory and not the adder is what is waited for.
-fn sum(block: &[u64]) -> u64 {
-    let mut sums = [0u64; 16];
-    let parts = block.chunks_exact(sums.len());
-    let rest: u64 = parts.remainder().iter().fold(0, |sum, x| sum.wrapping_add(*x));
-    for part in parts {
-        for (sum, x) in sums.iter_mut().zip(part) {
-            *sum = sum.wrapping_add(*x);
+    /// Measures the machine; `weights` are the bytes of the model that is measured.
+    #[must_use]
+    pub fn probe(&self, weights: Option<Bytes>) -> Probe {
+        let size = self.memory.size();
+        let read_gb_s = self.memory.rate(self.threads, size) / 1e9;
+        let fitting = weights.filter(|weights| *weights < size);
+        let products = product_rate(self.threads);
+        Probe {
+            threads: self.threads,
+            read_gb_s,
+            weights_gb_s: fitting.map(|weights| self.memory.rate(self.threads, weights) / 1e9),
+            int8_gop_s: products.operations / 1e9,
+            instructions: products.instructions.to_owned(),
         }
     }
-    sums.iter().fold(rest, |sum, x| sum.wrapping_add(*x))
-}
-
-fn products(rounds: usize) -> f32 {
-    let (factor, step) = (black_box(0.999f32), black_box(0.001f32));
-    let mut x = black_box([1.0f32; LANES]);
-    for _ in 0..rounds {
-        for x in &mut x {
-            *x = *x * factor + step;
-        }
-    }
-    x.iter().sum()
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
-    #[test]
-    fn a_probe_gives_finite_rates_for_any_number_of_threads() {
-        for threads in [1, 3] {
-            let probe = measure(threads, 1 << 12, 16);
-            assert_eq!(probe.threads, threads);
-            assert!(probe.read_gb_s.is_finite() && probe.read_gb_s > 0.0);
-            assert!(probe.f32_gflop_s.is_finite() && probe.f32_gflop_s > 0.0);
-        }
+    pub fn example(read_gb_s: f64, int8_gop_s: f64) -> Probe {
+        Probe { threads: 2, read_gb_s, weights_gb_s: None, int8_gop_s, instructions: "AVX2".into() }
     }
 
     #[test]
-    fn all_numbers_are_read() {
-        assert_eq!(sum(&(0..1003).collect::<Vec<u64>>()), 1002 * 1003 / 2);
+    fn a_run_is_off_when_either_rate_lies_more_than_15_percent_from_the_median() {
+        let steady = example(30.0, 900.0);
+        let slow_memory = example(25.0, 900.0);
+        let slow_clock = example(30.0, 700.0);
+        let near = example(27.0, 1000.0);
+        let all = [steady.clone(), slow_memory, near.clone(), slow_clock, steady.clone()];
+        assert_eq!(drifted(&all.each_ref().map(std::slice::from_ref)), [1, 3]);
+        assert_eq!(drifted(&[&[near.clone(), steady.clone()][..]]), Vec::<usize>::new(), "11 % apart");
+        assert_eq!(drifted(&[&[example(20.0, 900.0), steady][..]]), [0], "before and after one run");
+        assert_eq!(drifted(&[]), Vec::<usize>::new());
+    }
+
+    #[test]
+    fn a_median_takes_each_rate_for_itself() {
+        let probes = [example(10.0, 300.0), example(20.0, 100.0), example(30.0, 200.0)];
+        assert_eq!(Probe::median(&probes), Some(example(20.0, 200.0)));
+        assert_eq!(Probe::median(&[]), None);
     }
 }

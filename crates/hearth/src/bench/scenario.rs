@@ -3,8 +3,11 @@
 //! A text depends on the seed, the session and the turn only, never on answers or time. The history of a session
 //! holds the answers that came; that is the caller's work.
 
-use serde_json::json;
+use super::workload::Workload;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::fmt::Write;
+use std::time::Duration;
 
 /// Short words that most vocabularies hold as one token.
 const WORDS: &str = "time year people way day man thing woman life child world school state family student group \
@@ -86,6 +89,70 @@ impl Scenario {
     }
 }
 
+/// Sessions of a scenario that start together, each with one request at a time (a closed loop).
+#[derive(Clone, Copy, Debug)]
+pub struct Crowd {
+    /// What sessions say.
+    pub scenario: Scenario,
+    /// Sessions at a time; at least 1.
+    pub sessions: usize,
+    /// Turns of each; at least 1.
+    pub turns: usize,
+    /// Tokens of each answer.
+    pub max_tokens: u32,
+    /// Pause of a session between its turns.
+    pub think_time: Duration,
+}
+
+impl Workload for Crowd {
+    fn sessions(&self) -> usize {
+        self.sessions
+    }
+
+    fn turns(&self, _session: usize) -> usize {
+        self.turns
+    }
+
+    fn start(&self, _session: usize) -> Duration {
+        Duration::ZERO
+    }
+
+    fn pause(&self, _session: usize, _turn: usize) -> Duration {
+        self.think_time
+    }
+
+    fn system(&self) -> Option<String> {
+        self.scenario.system()
+    }
+
+    fn user(&self, session: usize, turn: usize) -> String {
+        self.scenario.user(session, turn)
+    }
+
+    fn max_tokens(&self, _session: usize, _turn: usize) -> u32 {
+        self.max_tokens
+    }
+
+    fn keeps_history(&self) -> bool {
+        self.scenario.keeps_history()
+    }
+
+    fn is_timed(&self) -> bool {
+        false
+    }
+
+    fn settings(&self) -> BTreeMap<String, Value> {
+        BTreeMap::from([
+            ("scenario".to_owned(), self.scenario.kind.name().into()),
+            ("seed".to_owned(), self.scenario.seed.into()),
+            ("sessions".to_owned(), self.sessions.into()),
+            ("turns".to_owned(), self.turns.into()),
+            ("max-tokens".to_owned(), self.max_tokens.into()),
+            ("think-time".to_owned(), self.think_time.as_secs_f64().into()),
+        ])
+    }
+}
+
 /// A counter-based stream of random numbers (the SplitMix64 finaliser).
 #[derive(Clone, Debug)]
 pub(super) struct Random(u64);
@@ -112,17 +179,19 @@ impl Random {
 /// The golden ratio in 64 bits.
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
-struct Words {
+/// A stream of words; equal names under one seed are equal words.
+pub(super) struct Words {
     words: Vec<&'static str>,
     random: Random,
 }
 
 impl Words {
-    fn new(seed: u64, name: &[u64]) -> Self {
+    pub fn new(seed: u64, name: &[u64]) -> Self {
         Self { words: WORDS.split(' ').collect(), random: Random::new(seed, name) }
     }
 
-    fn take(&mut self, count: usize) -> String {
+    /// So many words more, with spaces between them.
+    pub fn take(&mut self, count: usize) -> String {
         let word = |_| self.words[self.random.below(self.words.len() as u64) as usize];
         (0..count).map(word).collect::<Vec<_>>().join(" ")
     }
