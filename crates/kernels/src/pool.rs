@@ -298,4 +298,106 @@ mod tests {
             }
         });
     }
+
+    /// Waits, without judging how long, until `ready`.
+    fn until(ready: impl Fn() -> bool) {
+        while !ready() {
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn a_thread_that_is_held_up_in_its_item_leaves_the_rest_to_the_others() {
+        let pool = Pool::new(2).expect("threads");
+        for held in [0, 3, 49] {
+            let done = AtomicUsize::new(0);
+            pool.run(50, &|item| {
+                // Items are claimed in order, so those after this one must find another thread.
+                if item == held {
+                    until(|| done.load(Ordering::Relaxed) == 49);
+                }
+                done.fetch_add(1, Ordering::Relaxed);
+            });
+            assert_eq!(done.into_inner(), 50);
+        }
+    }
+
+    #[test]
+    fn many_more_threads_than_processors_lose_nothing() {
+        let pool = Pool::new(64).expect("threads");
+        for round in 0..100 {
+            assert_eq!(sum(&pool, 100), 5050, "round {round}");
+        }
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn four_threads_on_one_processor_lose_nothing() {
+        // In a thread of its own: what it starts is bound to that processor too.
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                // SAFETY: a set of processors is plain bits, and the call writes no more than its size.
+                let allowed: libc::cpu_set_t = unsafe {
+                    let mut set = std::mem::zeroed();
+                    assert_eq!(libc::sched_getaffinity(0, size_of_val(&set), &raw mut set), 0);
+                    set
+                };
+                // SAFETY: the index is within the set.
+                let first =
+                    (0..libc::CPU_SETSIZE as usize).find(|i| unsafe { libc::CPU_ISSET(*i, &allowed) });
+                // SAFETY: as above; the call reads the set.
+                unsafe {
+                    let mut one: libc::cpu_set_t = std::mem::zeroed();
+                    libc::CPU_SET(first.expect("a processor"), &mut one);
+                    assert_eq!(libc::sched_setaffinity(0, size_of_val(&one), &raw const one), 0);
+                }
+                let default = crate::Cpu::new(crate::CpuConfig::default()).expect("a device");
+                assert_eq!(default.threads(), 1, "the default keeps to what this thread may use");
+                let pool = Pool::new(4).expect("threads");
+                for round in 0..200 {
+                    assert_eq!(sum(&pool, 9), 45, "round {round}");
+                }
+            });
+        });
+    }
+
+    /// What a paused worker waits for, and whether it waits.
+    #[cfg(target_os = "linux")]
+    static PAUSE: (AtomicBool, AtomicBool) = (AtomicBool::new(false), AtomicBool::new(false));
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_paused_worker_does_not_hold_up_a_region() {
+        use std::os::unix::thread::JoinHandleExt;
+
+        extern "C" fn pause(_signal: libc::c_int) {
+            PAUSE.1.store(true, Ordering::SeqCst);
+            until(|| !PAUSE.0.load(Ordering::SeqCst));
+        }
+
+        let pool = Pool::new(2).expect("threads");
+        let handler: extern "C" fn(libc::c_int) = pause;
+        // SAFETY: the handler only touches atomics and yields; nothing else here uses this signal.
+        unsafe { libc::signal(libc::SIGUSR1, handler as libc::sighandler_t) };
+        until(|| pool.gate.sleepers.load(Ordering::SeqCst) == 1);
+        PAUSE.0.store(true, Ordering::SeqCst);
+        {
+            // It sleeps, and while this is held it cannot hold it: nobody is paused with a lock in hand.
+            let _guard = lock(&pool.gate.sleep);
+            // SAFETY: the worker has not been joined.
+            let sent = unsafe { libc::pthread_kill(pool.workers[0].as_pthread_t(), libc::SIGUSR1) };
+            assert_eq!(sent, 0);
+            until(|| PAUSE.1.load(Ordering::SeqCst));
+        }
+        for round in 0..100 {
+            assert_eq!(sum(&pool, 9), 45, "round {round}");
+        }
+        PAUSE.0.store(false, Ordering::SeqCst);
+        // Awake again, it takes its share: this needs both threads.
+        let both = AtomicUsize::new(0);
+        pool.run(2, &|_| {
+            both.fetch_add(1, Ordering::SeqCst);
+            until(|| both.load(Ordering::SeqCst) == 2);
+        });
+    }
 }

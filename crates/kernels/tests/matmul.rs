@@ -131,7 +131,8 @@ fn every_instruction_set_and_thread_count_gives_the_same_bits() {
         let x = randoms(9, m * cols);
         let mut first = None;
         for isa in Cpu::isas() {
-            for threads in [1, 3] {
+            // Sixty-four: on most machines far more than there are processors.
+            for threads in [1, 3, 64] {
                 let mut cpu = cpu(isa, threads);
                 let matrix = cpu.matrix(&source(dtype, rows, cols, &bytes), LoadFormat::AsStored).unwrap();
                 let got = bits(&multiply(&mut cpu, &matrix, rows, &x, cols));
