@@ -143,53 +143,34 @@ fn best(threads: usize, body: &(impl Fn(usize) + Sync)) -> f64 {
 
 /// The sum of all eight-byte words, read as several streams with the widest loads.
 fn sum(part: &[[u8; 64]]) -> u64 {
-    #[cfg(target_arch = "x86_64")]
-    {
-        if is_x86_feature_detected!("avx512f") {
-            // SAFETY: the CPU has AVX-512 F.
-            return unsafe { sum_avx512(part) };
+    let (streams, rest) = streams(part);
+    let read = || {
+        #[cfg(target_arch = "x86_64")]
+        {
+            if is_x86_feature_detected!("avx512f") {
+                // SAFETY: the CPU has AVX-512 F.
+                return unsafe { x86::sum_avx512(streams) };
+            }
+            if is_x86_feature_detected!("avx2") {
+                // SAFETY: the CPU has AVX2.
+                return unsafe { x86::sum_avx2(streams) };
+            }
         }
-        if is_x86_feature_detected!("avx2") {
-            // SAFETY: the CPU has AVX2.
-            return unsafe { sum_avx2(part) };
-        }
-    }
-    sum_streams(part)
+        streams.map(sum_words).iter().fold(0, |sum: u64, x| sum.wrapping_add(*x))
+    };
+    read().wrapping_add(sum_words(rest))
 }
 
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f")]
-fn sum_avx512(part: &[[u8; 64]]) -> u64 {
-    sum_streams(part)
-}
-
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2")]
-fn sum_avx2(part: &[[u8; 64]]) -> u64 {
-    sum_streams(part)
-}
-
-#[inline(always)]
-fn sum_streams(part: &[[u8; 64]]) -> u64 {
+/// Equal parts one after another, and what is left.
+fn streams(part: &[[u8; 64]]) -> ([&[[u8; 64]]; STREAMS], &[[u8; 64]]) {
     let length = part.len() / STREAMS;
-    let mut sums = [[0u64; 8]; STREAMS];
-    let streams: [&[[u8; 64]]; STREAMS] = std::array::from_fn(|s| &part[s * length..][..length]);
-    for line in 0..length {
-        for (sums, stream) in sums.iter_mut().zip(streams) {
-            add_line(sums, &stream[line]);
-        }
-    }
-    for line in &part[STREAMS * length..] {
-        add_line(&mut sums[0], line);
-    }
-    sums.iter().flatten().fold(0, |sum, x| sum.wrapping_add(*x))
+    (std::array::from_fn(|s| &part[s * length..][..length]), &part[STREAMS * length..])
 }
 
-#[inline(always)]
-fn add_line(sums: &mut [u64; 8], line: &[u8; 64]) {
-    for (sum, word) in sums.iter_mut().zip(line.as_chunks::<8>().0) {
-        *sum = sum.wrapping_add(u64::from_ne_bytes(*word));
-    }
+/// Reads one stream with what the compiler makes of it.
+fn sum_words(lines: &[[u8; 64]]) -> u64 {
+    let words = lines.iter().flat_map(|line| line.as_chunks::<8>().0);
+    words.fold(0, |sum, word| sum.wrapping_add(u64::from_ne_bytes(*word)))
 }
 
 /// A loop that multiplies bytes: `rounds` times the products of one vector with each of [`SUMS`] others, summed up.
@@ -247,8 +228,42 @@ fn scalar(rounds: usize, x: u8, w: i8) -> i32 {
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    use super::{SUMS, black_box};
+    use super::{STREAMS, SUMS, black_box};
     use std::arch::x86_64::*;
+
+    #[target_feature(enable = "avx512f")]
+    pub fn sum_avx512(streams: [&[[u8; 64]]; STREAMS]) -> u64 {
+        let [a, b, c, d] = streams;
+        let mut sums = [_mm512_setzero_si512(); STREAMS];
+        for (((a, b), c), d) in a.iter().zip(b).zip(c).zip(d) {
+            for (sum, line) in sums.iter_mut().zip([a, b, c, d]) {
+                // SAFETY: a line is 64 readable bytes; the load needs no alignment.
+                let line = unsafe { _mm512_loadu_si512(line.as_ptr().cast()) };
+                *sum = _mm512_add_epi64(*sum, line);
+            }
+        }
+        sums.iter().fold(0, |all: u64, sum| all.wrapping_add(_mm512_reduce_add_epi64(*sum).cast_unsigned()))
+    }
+
+    #[target_feature(enable = "avx2")]
+    pub fn sum_avx2(streams: [&[[u8; 64]]; STREAMS]) -> u64 {
+        let [a, b, c, d] = streams;
+        let mut sums = [_mm256_setzero_si256(); STREAMS];
+        for (((a, b), c), d) in a.iter().zip(b).zip(c).zip(d) {
+            for (sum, line) in sums.iter_mut().zip([a, b, c, d]) {
+                let halves = line.as_chunks::<32>().0;
+                // SAFETY: half a line is 32 readable bytes; the load needs no alignment.
+                let low = unsafe { _mm256_loadu_si256(halves[0].as_ptr().cast()) };
+                // SAFETY: as above.
+                let high = unsafe { _mm256_loadu_si256(halves[1].as_ptr().cast()) };
+                *sum = _mm256_add_epi64(*sum, _mm256_add_epi64(low, high));
+            }
+        }
+        let sum = sums.iter().fold(_mm256_setzero_si256(), |all, sum| _mm256_add_epi64(all, *sum));
+        let half = _mm_add_epi64(_mm256_castsi256_si128(sum), _mm256_extracti128_si256::<1>(sum));
+        let (low, high) = (_mm_extract_epi64::<0>(half), _mm_extract_epi64::<1>(half));
+        low.cast_unsigned().wrapping_add(high.cast_unsigned())
+    }
 
     /// Two halves, since there are only sixteen registers.
     #[target_feature(enable = "avx2")]
@@ -310,7 +325,14 @@ mod tests {
             let block: Vec<[u8; 64]> = (0..lines).map(|i| [(i % 251) as u8; 64]).collect();
             let words = block.iter().flat_map(|line| line.as_chunks::<8>().0);
             let wanted = words.fold(0u64, |sum, word| sum.wrapping_add(u64::from_ne_bytes(*word)));
-            assert_eq!((sum(&block), sum_streams(&block)), (wanted, wanted), "{lines} lines");
+            assert_eq!(sum(&block), wanted, "{lines} lines");
+            #[cfg(target_arch = "x86_64")]
+            if is_x86_feature_detected!("avx2") {
+                let (streams, rest) = streams(&block);
+                // SAFETY: the CPU has AVX2.
+                let read = unsafe { x86::sum_avx2(streams) };
+                assert_eq!(read.wrapping_add(sum_words(rest)), wanted, "{lines} lines with AVX2");
+            }
         }
     }
 
