@@ -17,6 +17,8 @@ const CHARACTER: f64 = 6.6;
 pub enum Scale {
     /// Equal differences are equal distances.
     Linear,
+    /// The same for numbers of things: ticks at whole numbers, and not from 0.
+    Count,
     /// Equal ratios are; for values above 0.
     Log,
 }
@@ -92,13 +94,14 @@ struct Axis {
 
 impl Axis {
     fn of(scale: Scale, values: impl Iterator<Item = f64>) -> Self {
-        let usable = values.filter(|x| x.is_finite() && (scale == Scale::Linear || *x > 0.0));
+        let usable = values.filter(|x| x.is_finite() && (scale != Scale::Log || *x > 0.0));
         let range = usable.fold(None, |range: Option<(f64, f64)>, x| {
             Some(range.map_or((x, x), |(low, high)| (low.min(x), high.max(x))))
         });
         let (low, high) = range.unwrap_or((1.0, 1.0));
         match scale {
             Scale::Linear => Self::linear(low.min(0.0), high),
+            Scale::Count => Self::count(low, high),
             Scale::Log => Self::log(low, high),
         }
     }
@@ -116,6 +119,13 @@ impl Axis {
         Self { scale: Scale::Linear, low: first * step, high: last * step, ticks }
     }
 
+    /// With some room at both ends, and ten ticks at most.
+    fn count(low: f64, high: f64) -> Self {
+        let step = ((high - low) / 9.0).ceil().max(1.0);
+        let ticks = (0..10).map(|i| low.ceil() + f64::from(i) * step).filter(|tick| *tick <= high).collect();
+        Self { scale: Scale::Count, low: low - step * 0.4, high: high + step * 0.4, ticks }
+    }
+
     /// With ticks at 1, 2 and 5 of each power of ten, or at the powers alone where there are many.
     fn log(low: f64, high: f64) -> Self {
         // Some room, so that no marker sits on an end.
@@ -131,7 +141,7 @@ impl Axis {
     /// 0 at the low end, 1 at the high one.
     fn at(&self, value: f64) -> f64 {
         let share = match self.scale {
-            Scale::Linear => (value - self.low) / (self.high - self.low),
+            Scale::Linear | Scale::Count => (value - self.low) / (self.high - self.low),
             Scale::Log => (value.max(self.low) / self.low).ln() / (self.high / self.low).ln(),
         };
         if share.is_finite() { share.clamp(0.0, 1.0) } else { 0.0 }
@@ -507,6 +517,9 @@ pub(super) mod tests {
         assert_eq!(Axis::linear(0.0, 93.0).ticks, [0.0, 20.0, 40.0, 60.0, 80.0, 100.0]);
         assert_eq!(Axis::linear(0.0, 100.0).high, 100.0);
         assert_eq!(Axis::linear(0.0, 0.0).ticks.len(), 6);
+        assert_eq!(Axis::count(1.0, 6.0).ticks, [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
+        assert_eq!(Axis::count(1.0, 1.0).ticks, [1.0]);
+        assert_eq!(Axis::count(1.0, 100.0).ticks[..3], [1.0, 12.0, 23.0]);
         let log = Axis::log(0.3, 9.0);
         assert_eq!(log.ticks.iter().map(|tick| label(*tick)).collect::<Vec<_>>(), ["0.5", "1", "2", "5"]);
         assert_eq!(Axis::log(1e-3, 1e3).ticks.len(), 7);

@@ -66,9 +66,12 @@ pub fn of_two(a: &Report, b: &Report, comparison: &Comparison) -> String {
         "\"B better\" is how many times better B is than A; above 1 is better, for times as for speeds.",
     );
     let cells = comparison.lines.iter().map(|line| {
-        let values = [&line.a, &line.b].map(|value| format!("{value} {}", line.unit).trim_end().to_owned());
-        let [a, b] = values;
-        vec![line.name.clone(), a, b, line.ratio_shown()]
+        vec![
+            line.name.clone(),
+            with_unit(&line.a, &line.unit),
+            with_unit(&line.b, &line.unit),
+            line.ratio_shown(),
+        ]
     });
     page.table(&["", "A", "B", "B better"], cells);
     page.failures(&[("A: ", a), ("B: ", b)]);
@@ -146,7 +149,7 @@ impl Page {
             head.push("runs");
         }
         let rows = report.rows.iter().map(|row| {
-            let mut cells = vec![row.name.clone(), format!("{} {}", row.shown(), row.unit)];
+            let mut cells = vec![row.name.clone(), with_unit(&row.shown(), &row.unit)];
             if shared {
                 cells.extend([percent(row.memory), percent(row.int8)]);
             }
@@ -193,6 +196,11 @@ impl Page {
             self.html.push_str(&load_charts(reports));
         }
     }
+}
+
+/// A value as it is shown, where there is one.
+fn with_unit(value: &str, unit: &str) -> String {
+    if value == "-" || unit.is_empty() { value.to_owned() } else { format!("{value} {unit}") }
 }
 
 /// The name of a series, with the result's where there are two.
@@ -247,7 +255,7 @@ fn load_charts(reports: &[(Side, &Report)]) -> String {
     };
     let seconds = ("seconds, logarithmic", Scale::Log);
     if later {
-        let x = ("turn of its session", Scale::Linear);
+        let x = ("turn of its session", Scale::Count);
         draw("Time to first token, by turn", x, seconds, ttft_by_turn(reports));
     }
     if timed || !later {
