@@ -12,10 +12,14 @@
 mod batch;
 mod dtype;
 mod kv;
+mod shared;
 
 pub use batch::{Batch, BatchSequence, PageCopy, PageId};
 pub use dtype::{DType, LoadFormat, MatrixSource};
 pub use kv::{KvGroup, KvReach, KvSpec, PAGE_TOKENS};
+pub use shared::SharedBytes;
+
+use std::borrow::Cow;
 
 /// Why a device could not do what it was asked.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -100,6 +104,26 @@ pub trait Device: Send + 'static {
 
     /// Packs a weight matrix for this device. `format` may ask for quantisation at load.
     fn matrix(&self, source: &MatrixSource<'_>, format: LoadFormat) -> Result<Self::Matrix, DeviceError>;
+    /// Names the packed form of this device's matrices: [`Device::packed`]'s bytes are of use to a device that
+    /// says the same name, also in another process or after an update. `None`: they cannot be kept.
+    fn packing() -> Option<&'static str> {
+        None
+    }
+    /// A matrix as [`Device::unpack`] takes it; asked for only where [`Device::packing`] has a name.
+    fn packed(_matrix: &Self::Matrix) -> Cow<'_, [u8]> {
+        Cow::Borrowed(&[])
+    }
+    /// The matrix that [`Device::matrix`] would make of the same source and format, from the bytes of
+    /// [`Device::packed`] and without reading the source's. Bytes of a wrong length are refused; wrong values are
+    /// not noticed.
+    fn unpack(
+        &self,
+        source: &MatrixSource<'_>,
+        format: LoadFormat,
+        _packed: SharedBytes,
+    ) -> Result<Self::Matrix, DeviceError> {
+        self.matrix(source, format)
+    }
     /// Bytes a packed matrix holds.
     fn matrix_bytes(&self, matrix: &Self::Matrix) -> base::Bytes;
     /// Uploads a vector.

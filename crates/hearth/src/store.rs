@@ -5,6 +5,7 @@
 //! `.partial-<id>` beside the files. Nothing here touches the network.
 
 use crate::catalog::Entry;
+use models::PackedFolder;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -216,6 +217,18 @@ impl Place {
         }
         sum(&self.partial())
     }
+}
+
+/// Where the packed weights of a data folder lie.
+#[must_use]
+pub fn packed_folder(data_dir: &Path) -> PathBuf {
+    data_dir.join("packed")
+}
+
+/// The packed weights of a data folder, those of models that lie elsewhere included.
+#[must_use]
+pub fn packed_weights(data_dir: &Path) -> PackedFolder {
+    PackedFolder::new(packed_folder(data_dir))
 }
 
 /// All whole models of a data folder, by id.

@@ -10,7 +10,8 @@ use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 
-const ALIGN: usize = 64;
+/// Where every buffer, and every panel of a matrix, starts.
+pub(crate) const ALIGN: usize = 64;
 /// From this size on memory is mapped, so that dropping it returns it to the system at once.
 const MAPPED: usize = 128 << 10;
 /// Size and alignment of a huge page; buffers of several of them are aligned to it.

@@ -15,8 +15,9 @@ use crate::simd::Level;
 use base::Bytes;
 use device::{
     Activation, AttentionSpec, Batch, Device, DeviceError, KvSpec, LoadFormat, MatrixSource, PageCopy,
-    PageId, Product, RopeStyle,
+    PageId, Product, RopeStyle, SharedBytes,
 };
+use std::borrow::Cow;
 use std::sync::Arc;
 
 /// An instruction set that the kernels are compiled for.
@@ -191,6 +192,23 @@ impl Device for Cpu {
 
     fn matrix(&self, source: &MatrixSource<'_>, format: LoadFormat) -> Result<Matrix, DeviceError> {
         matrix::pack(source, format, &self.pool)
+    }
+
+    fn packing() -> Option<&'static str> {
+        Some(matrix::PACKING)
+    }
+
+    fn packed(matrix: &Matrix) -> Cow<'_, [u8]> {
+        Cow::Borrowed(matrix.0.data())
+    }
+
+    fn unpack(
+        &self,
+        source: &MatrixSource<'_>,
+        format: LoadFormat,
+        packed: SharedBytes,
+    ) -> Result<Matrix, DeviceError> {
+        matrix::unpack(source, format, packed)
     }
 
     fn matrix_bytes(&self, matrix: &Matrix) -> Bytes {

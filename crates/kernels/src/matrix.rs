@@ -17,13 +17,17 @@
 //! zero; each panel starts on a 64-byte border. What it does not do: multiply (see `matmul`).
 
 use crate::blocks::{self, Codes, Scaling};
-use crate::buffer::{Buffer, Shared};
+use crate::buffer::{ALIGN, Buffer, Shared};
 use crate::pool::Pool;
 use crate::simd::LANES;
 use base::Bytes;
-use device::{DType, DeviceError, LoadFormat, MatrixSource};
+use device::{DType, DeviceError, LoadFormat, MatrixSource, SharedBytes};
 use half::{bf16, f16};
 use std::sync::Arc;
+
+/// Names this form of packed bytes, which outlive a build on disk: whoever changes the panels of any format
+/// counts it up. It is the same on every instruction set, as the bytes are.
+pub(crate) const PACKING: &str = "cpu-panels-1";
 
 /// The shape of a quantised format's panels.
 #[derive(Clone, Copy, Debug)]
@@ -189,10 +193,27 @@ pub(crate) struct Panels {
     /// Bytes of the part of a panel before its scales.
     pub(crate) code_bytes: usize,
     pub(crate) panel_bytes: usize,
-    data: Buffer<u8>,
+    data: Data,
+}
+
+/// Where the panels lie.
+enum Data {
+    /// In memory of their own.
+    Own(Buffer<u8>),
+    /// In bytes that were packed earlier.
+    Shared(SharedBytes),
 }
 
 impl Panels {
+    /// All panels, one after the other.
+    #[inline]
+    pub(crate) fn data(&self) -> &[u8] {
+        match &self.data {
+            Data::Own(buffer) => buffer,
+            Data::Shared(bytes) => bytes,
+        }
+    }
+
     pub(crate) fn panels(&self) -> usize {
         self.rows.div_ceil(LANES)
     }
@@ -203,11 +224,11 @@ impl Panels {
     }
 
     pub(crate) fn panel(&self, i: usize) -> &[u8] {
-        &self.data[i * self.panel_bytes..][..self.panel_bytes]
+        &self.data()[i * self.panel_bytes..][..self.panel_bytes]
     }
 
     pub(crate) fn bytes(&self) -> Bytes {
-        Bytes(self.data.len() as u64)
+        Bytes(self.data().len() as u64)
     }
 
     /// Whether the weights want activations quantised to eight bits.
@@ -249,38 +270,80 @@ fn element(dtype: DType, x: &[u8]) -> f32 {
     }
 }
 
+/// What a source becomes when it is packed.
+struct Plan {
+    dtype: DType,
+    /// Bytes of a row of the source.
+    row_bytes: usize,
+    code_bytes: usize,
+    panel_bytes: usize,
+    /// Bytes of all panels.
+    total: usize,
+}
+
+impl Plan {
+    fn of(source: &MatrixSource<'_>, format: LoadFormat) -> Result<Self, DeviceError> {
+        let unsupported = |reason: String| DeviceError::Unsupported { name: source.name.to_owned(), reason };
+        let (rows, cols) = (source.rows, source.cols);
+        let Some(row_bytes) = source.dtype.row_bytes(cols).filter(|_| rows > 0 && cols > 0) else {
+            let name = source.dtype.name();
+            return Err(unsupported(format!("a {name} matrix cannot have {rows} rows of {cols} elements")));
+        };
+        if Some(source.bytes.len()) != row_bytes.checked_mul(rows) {
+            let len = source.bytes.len();
+            return Err(unsupported(format!("{len} bytes do not hold {rows} rows of {row_bytes} bytes")));
+        }
+        let dtype = match format {
+            LoadFormat::Int8 if !is_quantised(source.dtype) => DType::Q8_0,
+            LoadFormat::Int4 if !is_quantised(source.dtype) => DType::Q4_0,
+            LoadFormat::AsStored | LoadFormat::Int8 | LoadFormat::Int4 => source.dtype,
+        };
+        let blocks = cols.div_ceil(32);
+        let (code_bytes, panel_bytes) = if is_quantised(dtype) {
+            let layout = Layout::of(dtype);
+            let codes = blocks * layout.code_bytes();
+            (codes, codes + blocks.div_ceil(layout.span()) * layout.scale_bytes())
+        } else {
+            (cols * LANES * dtype.block_bytes(), cols * LANES * dtype.block_bytes())
+        };
+        let panel_bytes = panel_bytes.next_multiple_of(ALIGN);
+        let total = rows.div_ceil(LANES).checked_mul(panel_bytes);
+        let total = total.ok_or(DeviceError::OutOfMemory(Bytes(u64::MAX)))?;
+        Ok(Self { dtype, row_bytes, code_bytes, panel_bytes, total })
+    }
+}
+
+/// A matrix over bytes that were packed earlier.
+pub(crate) fn unpack(
+    source: &MatrixSource<'_>,
+    format: LoadFormat,
+    packed: SharedBytes,
+) -> Result<Matrix, DeviceError> {
+    let Plan { dtype, code_bytes, panel_bytes, total, .. } = Plan::of(source, format)?;
+    if packed.len() != total {
+        let reason = format!("{} packed bytes where there are to be {total}", packed.len());
+        return Err(DeviceError::Unsupported { name: source.name.to_owned(), reason });
+    }
+    let data = if packed.as_ptr().align_offset(ALIGN) == 0 {
+        Data::Shared(packed)
+    } else {
+        let mut own = Buffer::zeroed(total)?;
+        own.copy_from_slice(&packed);
+        Data::Own(own)
+    };
+    let (rows, cols) = (source.rows, source.cols);
+    Ok(Matrix(Arc::new(Panels { dtype, rows, cols, code_bytes, panel_bytes, data })))
+}
+
 /// Packs a matrix, its panels in parallel.
 pub(crate) fn pack(
     source: &MatrixSource<'_>,
     format: LoadFormat,
     pool: &Pool,
 ) -> Result<Matrix, DeviceError> {
-    let unsupported = |reason: String| DeviceError::Unsupported { name: source.name.to_owned(), reason };
+    let Plan { dtype, row_bytes, code_bytes, panel_bytes, total } = Plan::of(source, format)?;
     let (rows, cols) = (source.rows, source.cols);
-    let Some(row_bytes) = source.dtype.row_bytes(cols).filter(|_| rows > 0 && cols > 0) else {
-        let name = source.dtype.name();
-        return Err(unsupported(format!("a {name} matrix cannot have {rows} rows of {cols} elements")));
-    };
-    if Some(source.bytes.len()) != row_bytes.checked_mul(rows) {
-        let len = source.bytes.len();
-        return Err(unsupported(format!("{len} bytes do not hold {rows} rows of {row_bytes} bytes")));
-    }
-    let dtype = match format {
-        LoadFormat::Int8 if !is_quantised(source.dtype) => DType::Q8_0,
-        LoadFormat::Int4 if !is_quantised(source.dtype) => DType::Q4_0,
-        LoadFormat::AsStored | LoadFormat::Int8 | LoadFormat::Int4 => source.dtype,
-    };
-    let blocks = cols.div_ceil(32);
-    let (code_bytes, panel_bytes) = if is_quantised(dtype) {
-        let layout = Layout::of(dtype);
-        let codes = blocks * layout.code_bytes();
-        (codes, codes + blocks.div_ceil(layout.span()) * layout.scale_bytes())
-    } else {
-        (cols * LANES * dtype.block_bytes(), cols * LANES * dtype.block_bytes())
-    };
-    let panel_bytes = panel_bytes.next_multiple_of(64);
-    let panels = rows.div_ceil(LANES);
-    let total = panels.checked_mul(panel_bytes).ok_or(DeviceError::OutOfMemory(Bytes(u64::MAX)))?;
+    let (panels, blocks) = (rows.div_ceil(LANES), cols.div_ceil(32));
     let mut data = Buffer::<u8>::zeroed(total)?;
     let out = Shared::new(&mut data);
     pool.ranges(panels, panels.div_ceil(pool.threads() * 16), &|range| {
@@ -324,6 +387,7 @@ pub(crate) fn pack(
             }
         }
     });
+    let data = Data::Own(data);
     Ok(Matrix(Arc::new(Panels { dtype, rows, cols, code_bytes, panel_bytes, data })))
 }
 

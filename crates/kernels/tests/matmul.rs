@@ -5,9 +5,10 @@
 mod common;
 
 use common::*;
-use device::{DType, Device, LoadFormat, Product};
+use device::{DType, Device, LoadFormat, Product, SharedBytes};
 use kernels::{Cpu, Isa, Matrix, Tensor};
 use proptest::prelude::*;
+use std::sync::Arc;
 
 /// The matrix's values, through table look-up.
 fn values(cpu: &mut Cpu, matrix: &Matrix, rows: usize, cols: usize) -> Vec<f32> {
@@ -295,4 +296,64 @@ proptest! {
             prop_assert_eq!(&together[i * outputs..][..outputs], &tensor_rows(&mut cpu, &out)[..]);
         }
     }
+}
+
+#[test]
+fn packed_matrices_take_hardly_more_than_the_file() {
+    let cpu = cpu(*Cpu::isas().last().unwrap(), 1);
+    // A vocabulary whose rows do not fill the last panel, and one that does.
+    for (rows, cols) in [(32_003, 256), (1536, 1536)] {
+        for dtype in DType::ALL {
+            let bytes = vec![0; rows * dtype.row_bytes(cols).unwrap()];
+            let matrix = cpu.matrix(&source(dtype, rows, cols, &bytes), LoadFormat::AsStored).unwrap();
+            let share = cpu.matrix_bytes(&matrix).0 as f64 / bytes.len() as f64;
+            // Codes of two and three bits are kept as four.
+            let most = match dtype {
+                DType::Q2K => 1.96,
+                DType::Q3K => 1.35,
+                _ => 1.03,
+            };
+            assert!(share <= most, "{} of {rows} rows: {share}", dtype.name());
+        }
+    }
+}
+
+#[test]
+fn a_matrix_of_bytes_packed_earlier_is_the_same_matrix() {
+    let mut cpu = cpu(*Cpu::isas().last().unwrap(), 2);
+    let (rows, cols) = (37, 256);
+    for dtype in DType::ALL {
+        for format in [LoadFormat::AsStored, LoadFormat::Int8, LoadFormat::Int4] {
+            let bytes = weights(dtype, rows, cols, 3);
+            let source = source(dtype, rows, cols, &bytes);
+            let matrix = cpu.matrix(&source, format).unwrap();
+            let packed = Cpu::packed(&matrix).into_owned();
+            // Wherever the bytes lie, on a border of the panels or not.
+            for shift in [0, 1, 64] {
+                let owner: Arc<dyn AsRef<[u8]> + Send + Sync> =
+                    Arc::new([&vec![0; shift], &packed[..]].concat());
+                let shared = SharedBytes::new(owner, shift..shift + packed.len()).unwrap();
+                let again = cpu.unpack(&source, format, shared).unwrap();
+                let expected = bits(&values(&mut cpu, &matrix, rows, cols));
+                assert_eq!(bits(&values(&mut cpu, &again, rows, cols)), expected, "{}", dtype.name());
+            }
+            let short = SharedBytes::new(Arc::new(packed), 0..64).unwrap();
+            assert!(cpu.unpack(&source, format, short).is_err());
+        }
+    }
+}
+
+/// Packed bytes outlive a build on disk: when this fails, `PACKING` in `matrix.rs` must be counted up.
+#[test]
+fn the_packed_form_has_not_changed_under_its_name() {
+    let cpu = cpu(Isa::Scalar, 1);
+    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
+    for dtype in DType::ALL {
+        let bytes = weights(dtype, 19, 256, 29);
+        let matrix = cpu.matrix(&source(dtype, 19, 256, &bytes), LoadFormat::AsStored).unwrap();
+        for byte in Cpu::packed(&matrix).iter() {
+            hash = (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+    }
+    assert_eq!((Cpu::packing(), hash), (Some("cpu-panels-1"), 8_449_877_873_055_424_460));
 }

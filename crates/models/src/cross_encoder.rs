@@ -4,12 +4,12 @@
 //! whatever is scored beside it. Heads with several labels, which classify and do not rank, are refused. Does not cut
 //! pairs: the caller keeps to `RerankSpec::context`.
 
-use crate::checkpoint::Checkpoint;
 use crate::encoder::{EncoderSpec, Row, Trunk};
 use crate::load::LoadError;
-use crate::weights::{Linear, Loader};
+use crate::packed::Backing;
+use crate::weights::{Linear, Loader, WeightSource};
 use base::Tokens;
-use device::{Device, LoadFormat};
+use device::Device;
 
 /// The facts of a reranker.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,6 +58,7 @@ pub(crate) struct CrossEncoder<D: Device> {
     device: D,
     trunk: Trunk<D>,
     dense: Linear<D>,
+    backing: Backing,
     /// The one row of the output matrix and its bias. One product a pair is not worth a device's while.
     output: Vec<f32>,
     bias: f32,
@@ -71,16 +72,14 @@ impl<D: Device> CrossEncoder<D> {
     pub fn load(
         architecture: &str,
         spec: &CrossEncoderSpec,
-        checkpoint: &Checkpoint,
+        source: WeightSource<'_>,
         device: D,
-        format: LoadFormat,
-        progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Self, LoadError> {
         let width = spec.trunk.width;
         let inert = spec.trunk.names.inert;
         let output = format!("{}.weight", spec.output);
         let (first, pooled) = (device.tensor(width), device.tensor(width));
-        let mut loader = Loader::new(checkpoint, &device, format, progress)?;
+        let mut loader = Loader::new(source, &device);
         let labels = loader.rows(&output)?;
         if labels != 1 {
             let reason = format!("{labels} labels; a reranker has one");
@@ -90,7 +89,7 @@ impl<D: Device> CrossEncoder<D> {
         let output = loader.host_vector(&output, width)?;
         let bias = loader.host_vector(&format!("{}.bias", spec.output), 1)?;
         let trunk = Trunk::load(&spec.trunk, &mut loader)?;
-        loader.finish(inert)?;
+        let backing = loader.finish(inert)?;
         let spec = RerankSpec {
             architecture: architecture.to_owned(),
             vocab: trunk.vocab,
@@ -98,7 +97,7 @@ impl<D: Device> CrossEncoder<D> {
             context: trunk.context,
         };
         let bias = bias.first().copied().unwrap_or(0.0);
-        Ok(Self { spec, device, trunk, dense, output, bias, first, pooled })
+        Ok(Self { spec, device, trunk, dense, backing, output, bias, first, pooled })
     }
 
     /// Scores as many of `pairs` as one pass takes, at least one.
@@ -112,6 +111,7 @@ impl<D: Device> CrossEncoder<D> {
         });
         device.select_rows(trunk.states(), &starts.collect::<Vec<u32>>(), first);
         device.matmul(first, &mut [self.dense.product(pooled)]);
+        self.backing.check();
         let pooled = device.host(pooled);
         logits.extend(pooled.chunks_exact(self.output.len()).map(|row| {
             let products = row.iter().zip(&self.output).map(|(x, w)| f64::from(*x).tanh() * f64::from(*w));

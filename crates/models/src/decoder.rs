@@ -5,14 +5,14 @@
 //! or not. The work tensors live in the model, so a step allocates nothing once they have grown.
 //! Does not choose tokens, and does not know which pages are whose.
 
-use crate::checkpoint::Checkpoint;
 use crate::forward::{LanguageModel, ModelSpec, TokenCost};
 use crate::load::LoadError;
 use crate::names::DecoderNames;
+use crate::packed::Backing;
 use crate::spec::{DecoderSpec, Tied};
-use crate::weights::{Linear, Loader, Use};
+use crate::weights::{Linear, Loader, Use, WeightSource};
 use base::{Bytes, Tokens};
-use device::{Activation, AttentionSpec, Batch, Device, DeviceError, LoadFormat, PageId, Product, RopeStyle};
+use device::{Activation, AttentionSpec, Batch, Device, DeviceError, PageId, Product, RopeStyle};
 use std::mem;
 
 /// A language model on a device.
@@ -21,6 +21,7 @@ pub(crate) struct Model<D: Device> {
     spec: ModelSpec,
     token_cost: TokenCost,
     weights: Weights<D>,
+    backing: Backing,
     kv: D::Kv,
     work: Work<D>,
 }
@@ -80,14 +81,12 @@ impl<D: Device> Model<D> {
     pub fn load(
         architecture: &str,
         spec: DecoderSpec,
-        checkpoint: &Checkpoint,
+        source: WeightSource<'_>,
         device: D,
-        format: LoadFormat,
-        progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Self, LoadError> {
-        let mut loader = Loader::new(checkpoint, &device, format, progress)?;
+        let mut loader = Loader::new(source, &device);
         let (weights, vocab) = load_weights(&spec, &mut loader)?;
-        loader.finish(spec.names.inert)?;
+        let backing = loader.finish(spec.names.inert)?;
         let kv_spec = spec.kv();
         let kv = device.kv(&kv_spec);
         let work = Work::new(&spec, vocab, &device);
@@ -102,7 +101,7 @@ impl<D: Device> Model<D> {
             context: Tokens::from(spec.context),
             kv: kv_spec,
         };
-        Ok(Self { device, spec, token_cost, weights, kv, work })
+        Ok(Self { device, spec, token_cost, weights, backing, kv, work })
     }
 
     /// Runs the layers; afterwards `work.stream` holds the rows of `batch.logit_rows`, if any.
@@ -363,6 +362,7 @@ impl<D: Device> LanguageModel for Model<D> {
         }
         self.layers(batch);
         if batch.logit_rows.is_empty() {
+            self.backing.check();
             return &[];
         }
         let Self { device, weights, work, .. } = self;
@@ -370,6 +370,7 @@ impl<D: Device> LanguageModel for Model<D> {
         let output =
             Product { weight: &weights.output, bias: None, out: &mut work.logits, accumulate: false };
         device.matmul(&work.normed, &mut [output]);
+        self.backing.check();
         device.host(&work.logits)
     }
 }

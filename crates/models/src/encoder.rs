@@ -5,11 +5,11 @@
 //! padding, and a vector depends on its own input alone. Does not cut inputs: the caller keeps to
 //! `EmbeddingSpec::context`.
 
-use crate::checkpoint::Checkpoint;
 use crate::load::LoadError;
-use crate::weights::{Linear, Loader, Use};
+use crate::packed::Backing;
+use crate::weights::{Linear, Loader, Use, WeightSource};
 use base::Tokens;
-use device::{Activation, AttentionSpec, Device, LoadFormat, Product};
+use device::{Activation, AttentionSpec, Device, Product};
 
 /// Rows that are worked on at once; more inputs are done in several passes, to bound memory.
 const PASS_ROWS: usize = 1024;
@@ -103,6 +103,7 @@ pub(crate) struct Encoder<D: Device> {
     pooling: Pooling,
     device: D,
     trunk: Trunk<D>,
+    backing: Backing,
 }
 
 /// An encoder without what it is used for: tokens in, a state for each token out.
@@ -173,27 +174,26 @@ impl<D: Device> Encoder<D> {
     pub fn load(
         architecture: &str,
         spec: &EncoderSpec,
-        checkpoint: &Checkpoint,
+        source: WeightSource<'_>,
         device: D,
-        format: LoadFormat,
-        progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Self, LoadError> {
-        let mut loader = Loader::new(checkpoint, &device, format, progress)?;
+        let mut loader = Loader::new(source, &device);
         let trunk = Trunk::load(spec, &mut loader)?;
-        loader.finish(spec.names.inert)?;
+        let backing = loader.finish(spec.names.inert)?;
         let embedding = EmbeddingSpec {
             architecture: architecture.to_owned(),
             vocab: trunk.vocab,
             context: trunk.context,
             dimensions: spec.width as u32,
         };
-        Ok(Self { spec: embedding, pooling: spec.pooling, device, trunk })
+        Ok(Self { spec: embedding, pooling: spec.pooling, device, trunk, backing })
     }
 
     /// Embeds as many of `inputs` as one pass takes, at least one.
     fn pass(&mut self, inputs: &[&[u32]], vectors: &mut Vec<Vec<f32>>) {
-        let Self { device, trunk, pooling, .. } = self;
+        let Self { device, trunk, pooling, backing, .. } = self;
         trunk.pass(device, inputs.iter().map(|ids| Row { ids, types: None }));
+        backing.check();
         let mut rows = device.host(trunk.states());
         for len in trunk.lengths() {
             let (own, rest) = rows.split_at(*len as usize * trunk.width);

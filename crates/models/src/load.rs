@@ -6,6 +6,8 @@ use crate::cross_encoder::{CrossEncoder, RerankModel};
 use crate::decoder::Model;
 use crate::encoder::{EmbeddingModel, Encoder};
 use crate::forward::LanguageModel;
+use crate::packed::{PackedFolder, PackedWrite};
+use crate::weights::WeightSource;
 use device::{Device, DeviceError, LoadFormat};
 
 /// Why a checkpoint could not become a model.
@@ -97,19 +99,35 @@ pub fn load<D: Device>(
     format: LoadFormat,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Loaded, LoadError> {
-    let (architecture, described) = arch::describe(checkpoint)?;
+    from(WeightSource { checkpoint, format, folder: None, write: &mut None, progress }, device)
+}
+
+/// As [`load`], with the weights that `folder` holds packed. Where it holds none that are right, the second
+/// thing that comes back writes them.
+///
+/// # Errors
+/// As for [`load`]; nothing about the folder is one.
+pub fn load_kept<D: Device>(
+    checkpoint: &Checkpoint,
+    device: D,
+    format: LoadFormat,
+    folder: &PackedFolder,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<(Loaded, Option<PackedWrite>), LoadError> {
+    let mut write = None;
+    let source = WeightSource { checkpoint, format, folder: Some(folder), write: &mut write, progress };
+    let loaded = from(source, device)?;
+    Ok((loaded, write))
+}
+
+fn from<D: Device>(source: WeightSource<'_>, device: D) -> Result<Loaded, LoadError> {
+    let (architecture, described) = arch::describe(source.checkpoint)?;
+    let name = architecture.name;
     Ok(match described {
-        Described::Decoder(spec) => {
-            let model = Model::load(architecture.name, spec, checkpoint, device, format, progress)?;
-            Loaded::Language(Box::new(model))
-        }
-        Described::Encoder(spec) => {
-            let model = Encoder::load(architecture.name, &spec, checkpoint, device, format, progress)?;
-            Loaded::Embedding(Box::new(model))
-        }
+        Described::Decoder(spec) => Loaded::Language(Box::new(Model::load(name, spec, source, device)?)),
+        Described::Encoder(spec) => Loaded::Embedding(Box::new(Encoder::load(name, &spec, source, device)?)),
         Described::CrossEncoder(spec) => {
-            let model = CrossEncoder::load(architecture.name, &spec, checkpoint, device, format, progress)?;
-            Loaded::Rerank(Box::new(model))
+            Loaded::Rerank(Box::new(CrossEncoder::load(name, &spec, source, device)?))
         }
     })
 }

@@ -66,10 +66,13 @@ pub(crate) struct MappedFile {
 
 /// What must stay the same for the bytes to stay the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Stamp {
-    size: u64,
-    modified_seconds: i64,
-    modified_nanos: i64,
+pub(crate) struct Stamp {
+    /// Bytes.
+    pub size: u64,
+    /// Time of the last change, since the Unix epoch.
+    pub modified_seconds: i64,
+    /// Nanoseconds on top.
+    pub modified_nanos: i64,
 }
 
 impl Stamp {
@@ -98,6 +101,35 @@ impl MappedFile {
         Ok(Self { range, map, file, opened })
     }
 
+    /// Size and time of the file when it was opened.
+    pub(crate) fn stamp(&self) -> Stamp {
+        self.opened
+    }
+
+    /// Whether a part of the file could not be read and was answered with zeros.
+    pub(crate) fn faulted(&self) -> bool {
+        self.range.faulted()
+    }
+
+    /// Gives the memory of whole pages of `[start, end)` back; reading them again reads the file again.
+    pub(crate) fn forget(&self, range: std::ops::Range<usize>) {
+        let start = range.start.next_multiple_of(page_size());
+        let end = range.end - range.end % page_size();
+        if start < end {
+            // SAFETY: the map is read-only and of a file, so that dropped pages come back with the file's
+            // bytes. A page of zeros that stands for a fault stays what it is: fresh zeros.
+            let _ = unsafe {
+                self.map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, start, end - start)
+            };
+        }
+    }
+
+    /// Asks for huge pages, where the system can have them for files.
+    pub(crate) fn want_huge_pages(&self) {
+        #[cfg(target_os = "linux")]
+        let _ = self.map.advise(memmap2::Advice::HugePage);
+    }
+
     /// Whether everything read so far was what the file held when it was opened.
     ///
     /// # Errors
@@ -113,6 +145,12 @@ impl MappedFile {
         } else {
             Ok(())
         })
+    }
+}
+
+impl AsRef<[u8]> for MappedFile {
+    fn as_ref(&self) -> &[u8] {
+        &self.map
     }
 }
 

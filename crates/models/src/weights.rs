@@ -2,10 +2,12 @@
 //!
 //! Invariant: when [`Loader::finish`] is satisfied, every tensor of the checkpoint was either used or is
 //! known to be inert; a tensor that nobody asked for would be a part of the model left out. At most one
-//! tensor is in flight, so loading needs no second copy of the weights.
+//! tensor is in flight, and its pages of the file are given back once it is packed, so loading needs no
+//! second copy of the weights. Matrices that were kept packed are not read from the checkpoint at all.
 
 use crate::checkpoint::Checkpoint;
 use crate::load::LoadError;
+use crate::packed::{Backing, PackedFolder, PackedWrite, Shelf};
 use device::{DType, Device, LoadFormat, MatrixSource, Product};
 use half::{bf16, f16};
 use std::collections::HashSet;
@@ -22,10 +24,25 @@ pub(crate) enum Use {
     Vocabulary,
 }
 
+/// What a model is loaded from.
+pub(crate) struct WeightSource<'a> {
+    pub checkpoint: &'a Checkpoint,
+    /// What float matrices become.
+    pub format: LoadFormat,
+    /// Where packed weights are kept, if they are.
+    pub folder: Option<&'a PackedFolder>,
+    /// Set to what is to be written there.
+    pub write: &'a mut Option<PackedWrite>,
+    /// Told the bytes done and their total.
+    pub progress: &'a mut dyn FnMut(u64, u64),
+}
+
 pub(crate) struct Loader<'a, D: Device> {
     checkpoint: &'a Checkpoint,
     device: &'a D,
     format: LoadFormat,
+    shelf: Option<Shelf<D>>,
+    write: &'a mut Option<PackedWrite>,
     used: HashSet<String>,
     done: u64,
     total: u64,
@@ -33,19 +50,16 @@ pub(crate) struct Loader<'a, D: Device> {
 }
 
 impl<'a, D: Device> Loader<'a, D> {
-    pub fn new(
-        checkpoint: &'a Checkpoint,
-        device: &'a D,
-        format: LoadFormat,
-        progress: &'a mut dyn FnMut(u64, u64),
-    ) -> Result<Self, LoadError> {
+    pub fn new<'s: 'a>(source: WeightSource<'s>, device: &'a D) -> Self {
+        let WeightSource { checkpoint, format, folder, write, progress } = source;
         let mut total = 0;
         for name in checkpoint.tensor_names() {
             // A tensor that cannot be read matters only if it is asked for.
             total += checkpoint.tensor(name).map_or(0, |tensor| tensor.bytes.len() as u64);
         }
         progress(0, total);
-        Ok(Self { checkpoint, device, format, used: HashSet::new(), done: 0, total, progress })
+        let shelf = folder.and_then(|folder| Shelf::open(folder, checkpoint, format));
+        Self { checkpoint, device, format, shelf, write, used: HashSet::new(), done: 0, total, progress }
     }
 
     /// The first prefix under which a module has a weight.
@@ -85,7 +99,21 @@ impl<'a, D: Device> Loader<'a, D> {
             (format, _) => format,
         };
         let source = MatrixSource { name: &name, rows, cols, dtype: tensor.dtype, bytes: tensor.bytes };
-        let matrix = self.device.matrix(&source, format)?;
+        let packed = self.shelf.as_ref().and_then(|shelf| shelf.find(&name, format));
+        // Bytes that do not fit are no reason to fail: they are packed anew.
+        let kept = packed.and_then(|packed| self.device.unpack(&source, format, packed).ok());
+        let fresh = kept.is_none();
+        let matrix = match kept {
+            Some(matrix) => matrix,
+            None => self.device.matrix(&source, format)?,
+        };
+        if let Some(shelf) = &mut self.shelf {
+            shelf.add(&name, format, &matrix, fresh);
+        }
+        if fresh {
+            // The device has its own copy now.
+            self.checkpoint.forget(&name);
+        }
         self.took(name, tensor.bytes.len());
         Ok(matrix)
     }
@@ -130,8 +158,9 @@ impl<'a, D: Device> Loader<'a, D> {
         }
     }
 
-    /// Checks that nothing is left over and that the file did not change meanwhile.
-    pub fn finish(self, inert: &[&str]) -> Result<(), LoadError> {
+    /// Checks that nothing is left over and that the file did not change meanwhile. What comes back is to be
+    /// checked after each use of the weights.
+    pub fn finish(self, inert: &[&str]) -> Result<Backing, LoadError> {
         let known = |name: &str| inert.iter().any(|part| name.starts_with(part) || name.ends_with(part));
         let left: Vec<&str> = self
             .checkpoint
@@ -145,7 +174,10 @@ impl<'a, D: Device> Loader<'a, D> {
         }
         self.checkpoint.verify()?;
         (self.progress)(self.total, self.total);
-        Ok(())
+        let Some(shelf) = self.shelf else { return Ok(Backing::NONE) };
+        let (backing, write) = shelf.finish();
+        *self.write = write;
+        Ok(backing)
     }
 
     fn took(&mut self, name: String, bytes: usize) {

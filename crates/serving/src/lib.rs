@@ -31,6 +31,6 @@ mod tools;
 mod worker;
 
 pub use local::{LoadError, Local, LocalConfig, ModelSource, ModelStats, TextParts};
-pub use models::LoadFormat;
+pub use models::{LoadFormat, PackedFolder};
 pub use script::{ScriptError, open_script_tokenizer};
 pub use source::open_tokenizer;

@@ -20,7 +20,7 @@ use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use kernels::{Cpu, CpuConfig};
 use models::checkpoint::GenerationDefaults;
-use models::{Checkpoint, LanguageModel, LoadFormat, Loaded};
+use models::{Checkpoint, LanguageModel, LoadFormat, Loaded, PackedFolder, PackedWrite};
 use protocol::{
     Backend, DeltaStream, EmbeddingRequest, Embeddings, Error, GenerateRequest, ModelInfo, ModelTask,
     RerankRequest, Scores, Token, TokenizeRequest, no_such_model,
@@ -52,6 +52,8 @@ pub struct LocalConfig {
     pub queue: usize,
     /// Rows that a step computes at most.
     pub step_tokens: Tokens,
+    /// Where packed weights are kept for the next start; `None` packs at every start.
+    pub packed: Option<PackedFolder>,
 }
 
 impl Default for LocalConfig {
@@ -63,6 +65,7 @@ impl Default for LocalConfig {
             context: None,
             queue: engine.queue,
             step_tokens: engine.step_tokens,
+            packed: None,
         }
     }
 }
@@ -227,9 +230,23 @@ impl Local {
     pub fn load(&self, source: ModelSource, progress: &mut dyn FnMut(u64, u64)) -> Result<(), LoadError> {
         self.check_names(&source)?;
         let checkpoint = Checkpoint::open(&source.path)?;
-        let tokenizer = source::tokenizer_of(&checkpoint)?;
-        let loaded = models::load(&checkpoint, self.cpu.clone(), source.format, progress)?;
-        let (path, cpu, format) = (source.path.clone(), self.cpu.clone(), source.format);
+        // Neither needs the other, and reading a large vocabulary takes about as long as mapping the weights.
+        let (tokenizer, loaded) = std::thread::scope(|scope| {
+            let tokenizer = scope.spawn(|| source::tokenizer_of(&checkpoint));
+            let loaded =
+                load_weights(&checkpoint, &self.cpu, source.format, self.config.packed.as_ref(), progress);
+            let tokenizer = tokenizer.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            (tokenizer, loaded)
+        });
+        let (tokenizer, (loaded, write)) = (tokenizer?, loaded?);
+        if let Some(write) = write {
+            self.keep_packed(&source.id, write)?;
+        }
+        let again = {
+            let (path, cpu, format) = (source.path.clone(), self.cpu.clone(), source.format);
+            let packed = self.config.packed.clone();
+            move || load_again(&path, &cpu, format, packed.as_ref())
+        };
         match loaded {
             Loaded::Language(model) => {
                 let parts = TextParts {
@@ -237,7 +254,7 @@ impl Local {
                     template: checkpoint.chat_template(),
                     defaults: source.defaults.clone().over(checkpoint.generation_defaults()?),
                     model,
-                    reload: Box::new(move || match load_again(&path, &cpu, format)? {
+                    reload: Box::new(move || match again()? {
                         Loaded::Language(model) => Ok(model),
                         Loaded::Embedding(_) | Loaded::Rerank(_) => Err(OTHER_TASK.to_owned()),
                     }),
@@ -246,7 +263,7 @@ impl Local {
                 self.attach(source, parts)
             }
             Loaded::Embedding(model) => {
-                let reload: Reload<VectorModel> = Box::new(move || match load_again(&path, &cpu, format)? {
+                let reload: Reload<VectorModel> = Box::new(move || match again()? {
                     Loaded::Embedding(model) => Ok(VectorModel(model)),
                     Loaded::Language(_) | Loaded::Rerank(_) => Err(OTHER_TASK.to_owned()),
                 });
@@ -254,7 +271,7 @@ impl Local {
                 self.attach_embedding(source, VectorModel(model), reload, tokenizer)
             }
             Loaded::Rerank(model) => {
-                let reload: Reload<PairModel> = Box::new(move || match load_again(&path, &cpu, format)? {
+                let reload: Reload<PairModel> = Box::new(move || match again()? {
                     Loaded::Rerank(model) => Ok(PairModel(model)),
                     Loaded::Language(_) | Loaded::Embedding(_) => Err(OTHER_TASK.to_owned()),
                 });
@@ -393,6 +410,23 @@ impl Local {
             Reranker::start(&source.id, model, reload, pairs, self.config.queue, Arc::clone(&metrics))?;
         self.keep(thread);
         self.publish(source, Model::Rerank(Arc::new(reranker)), metrics, false);
+        Ok(())
+    }
+
+    /// Writes packed weights while the model already answers: a start need not wait for its successor's sake.
+    fn keep_packed(&self, model: &str, write: PackedWrite) -> Result<(), LoadError> {
+        let name = model.to_owned();
+        let work = move || {
+            let path = write.path().display().to_string();
+            match write.run() {
+                Ok(Some(size)) => tracing::info!(model = %name, %path, %size, "kept the packed weights"),
+                Ok(None) => tracing::info!(model = %name, %path, "another process keeps the packed weights"),
+                Err(error) => {
+                    tracing::warn!(model = %name, %path, %error, "the packed weights cannot be kept");
+                }
+            }
+        };
+        self.keep(std::thread::Builder::new().name(format!("packed {model}")).spawn(work)?);
         Ok(())
     }
 
@@ -594,9 +628,29 @@ impl Backend for Local {
     }
 }
 
-fn load_again(path: &Path, cpu: &Cpu, format: LoadFormat) -> Result<Loaded, String> {
+fn load_weights(
+    checkpoint: &Checkpoint,
+    cpu: &Cpu,
+    format: LoadFormat,
+    packed: Option<&PackedFolder>,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<(Loaded, Option<PackedWrite>), models::LoadError> {
+    match packed {
+        Some(folder) => models::load_kept(checkpoint, cpu.clone(), format, folder, progress),
+        None => models::load(checkpoint, cpu.clone(), format, progress).map(|loaded| (loaded, None)),
+    }
+}
+
+/// Loads a model that failed once more. What its packed weights lack now is for the next start to write.
+fn load_again(
+    path: &Path,
+    cpu: &Cpu,
+    format: LoadFormat,
+    packed: Option<&PackedFolder>,
+) -> Result<Loaded, String> {
     let checkpoint = Checkpoint::open(path).map_err(|error| error.to_string())?;
-    models::load(&checkpoint, cpu.clone(), format, &mut |_, _| ()).map_err(|error| error.to_string())
+    let loaded = load_weights(&checkpoint, cpu, format, packed, &mut |_, _| ());
+    loaded.map(|(loaded, _)| loaded).map_err(|error| error.to_string())
 }
 
 /// A model's chat template over its tokenizer's control tokens.

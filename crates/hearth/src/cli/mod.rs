@@ -7,6 +7,7 @@ mod bench;
 mod chat;
 mod locate;
 mod models;
+mod prune;
 mod serve;
 mod style;
 mod tokenize;
@@ -66,7 +67,7 @@ enum Command {
     Serve(Box<serve::Args>),
     /// Talk to a model in the terminal
     Chat(chat::Args),
-    /// List, pull, show and remove models
+    /// List, pull, show, remove and prune models
     Models(models::Args),
     /// Show text as the tokens a model sees
     Tokenize(tokenize::Args),

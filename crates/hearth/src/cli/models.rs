@@ -2,17 +2,19 @@
 
 use super::locate::unknown;
 use super::style::{self, Style};
-use super::{Session, runtime};
+use super::{Session, prune, runtime};
 use crate::catalog::{Catalog, Entry};
 use crate::pull::{self, Puller};
 use crate::store::{self, Installed, Place};
 use anyhow::{Context, bail};
 use base::Bytes;
 use clap::Subcommand;
+use models::KeptFile;
 use protocol::ModelTask;
 use serde::Serialize;
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// Arguments of `hearth models`.
 #[derive(Debug, clap::Args)]
@@ -21,6 +23,7 @@ use std::path::{Path, PathBuf};
   hearth models pull qwen3-0.6b
   hearth models pull hf:Qwen/Qwen3-0.6B-GGUF/Qwen3-0.6B-Q8_0.gguf
   hearth models rm qwen3-0.6b
+  hearth models prune --dry-run
 
 HF_TOKEN gives access to models behind a licence, HF_ENDPOINT names a mirror of the Hugging Face hub.")]
 pub(super) struct Args {
@@ -65,6 +68,16 @@ enum Command {
         #[arg(long, short)]
         yes: bool,
     },
+    /// Remove packed weights that no start will use again: of models that are gone or changed, by other versions, or
+    /// unused for long
+    Prune {
+        /// Days after which unused ones go
+        #[arg(long, value_name = "DAYS", default_value = "30")]
+        days: u32,
+        /// Only say what would go
+        #[arg(long)]
+        dry_run: bool,
+    },
 }
 
 /// Runs `hearth models`.
@@ -74,6 +87,9 @@ pub(super) fn run(session: &Session, args: Args) -> anyhow::Result<()> {
         Command::Pull { ids, catalog, to } => pull(session, &ids, catalog.as_deref(), to.as_deref()),
         Command::Show { id, json } => show(session, &id, json),
         Command::Rm { ids, yes } => remove(session, &ids, yes),
+        Command::Prune { days, dry_run } => {
+            prune::prune(session, Duration::from_secs(86_400) * days, dry_run)
+        }
     }
 }
 
@@ -103,6 +119,8 @@ struct Row {
     aliases: Vec<String>,
     state: State,
     size: Option<u64>,
+    /// Bytes of its packed weights.
+    packed: u64,
     task: &'static str,
     context: Option<u32>,
     licence: String,
@@ -111,7 +129,7 @@ struct Row {
 }
 
 impl Row {
-    fn new(entry: &Entry, data_dir: &Path) -> anyhow::Result<Self> {
+    fn new(entry: &Entry, data_dir: &Path, kept: &[KeptFile]) -> anyhow::Result<Self> {
         let place = Place::in_data_dir(data_dir, &entry.id);
         let installed = place.installed()?;
         let state = match &installed {
@@ -124,6 +142,7 @@ impl Row {
             aliases: entry.aliases.clone(),
             state,
             size: installed.as_ref().map(|model| model.lock.size()).or_else(|| entry.size()),
+            packed: packed_size(place.folder(), kept),
             task: task_name(entry.task),
             context: entry.context.map(|tokens| tokens.0),
             licence: entry.licence.clone(),
@@ -133,13 +152,14 @@ impl Row {
     }
 
     /// A model that was pulled from a source which no catalog names.
-    fn elsewhere(installed: &Installed) -> Self {
+    fn elsewhere(installed: &Installed, kept: &[KeptFile]) -> Self {
         let source = installed.lock.files.first().map_or("", |file| file.source.as_str());
         Self {
             id: installed.id.clone(),
             aliases: Vec::new(),
             state: State::Pulled,
             size: Some(installed.lock.size()),
+            packed: packed_size(&installed.path, kept),
             task: task_name(ModelTask::TextGeneration),
             context: None,
             licence: "not stated".into(),
@@ -147,6 +167,11 @@ impl Row {
             path: Some(installed.path.clone()),
         }
     }
+}
+
+/// Bytes of the packed weights of what lies at `path`.
+fn packed_size(path: &Path, kept: &[KeptFile]) -> u64 {
+    kept.iter().filter(|file| file.is_of(path)).map(|file| file.size.0).sum()
 }
 
 const fn task_name(task: ModelTask) -> &'static str {
@@ -160,11 +185,12 @@ const fn task_name(task: ModelTask) -> &'static str {
 fn list(session: &Session, json: bool) -> anyhow::Result<()> {
     let data_dir = session.data_dir()?;
     let catalog = session.catalog()?;
+    let kept = prune::packed_weights(&data_dir)?;
     let mut rows: Vec<Row> =
-        catalog.entries().iter().map(|entry| Row::new(entry, &data_dir)).collect::<Result<_, _>>()?;
+        catalog.entries().iter().map(|entry| Row::new(entry, &data_dir, &kept)).collect::<Result<_, _>>()?;
     for installed in store::all_installed(&data_dir)? {
         if !rows.iter().any(|row| row.id == installed.id) {
-            rows.push(Row::elsewhere(&installed));
+            rows.push(Row::elsewhere(&installed, &kept));
         }
     }
     let mut out = io::stdout().lock();
@@ -175,15 +201,16 @@ fn list(session: &Session, json: bool) -> anyhow::Result<()> {
     let style = Style::for_stdout();
     let width = rows.iter().map(|row| row.id.len()).max().unwrap_or(2);
     let head = format!(
-        "{:width$}  {:>9}  {:7}  {:>7}  {:20}  DESCRIPTION",
-        "ID", "SIZE", "STATE", "CONTEXT", "LICENCE"
+        "{:width$}  {:>9}  {:>9}  {:7}  {:>7}  {:20}  DESCRIPTION",
+        "ID", "SIZE", "PACKED", "STATE", "CONTEXT", "LICENCE"
     );
     writeln!(out, "{}", style.bold(head))?;
     for row in &rows {
         let size = row.size.map_or_else(|| "-".into(), |size| Bytes(size).to_string());
+        let packed = if row.packed == 0 { "-".into() } else { Bytes(row.packed).to_string() };
         let context = row.context.map_or_else(|| "-".into(), |context| context.to_string());
         let line = format!(
-            "{:width$}  {size:>9}  {:7}  {context:>7}  {:20}  {}",
+            "{:width$}  {size:>9}  {packed:>9}  {:7}  {context:>7}  {:20}  {}",
             row.id,
             row.state.word(),
             row.licence,
@@ -246,9 +273,10 @@ struct ShownFile {
 fn show(session: &Session, id: &str, json: bool) -> anyhow::Result<()> {
     let data_dir = session.data_dir()?;
     let catalog = session.catalog()?;
+    let kept = prune::packed_weights(&data_dir)?;
     let shown = match catalog.find(id) {
         Some(entry) => Shown {
-            row: Row::new(entry, &data_dir)?,
+            row: Row::new(entry, &data_dir, &kept)?,
             architecture: entry.architecture.clone(),
             catalog: entry
                 .files
@@ -265,7 +293,7 @@ fn show(session: &Session, id: &str, json: bool) -> anyhow::Result<()> {
         None => {
             let installed = pulled_from_elsewhere(id, &data_dir)?.ok_or_else(|| unknown(id, &catalog))?;
             Shown {
-                row: Row::elsewhere(&installed),
+                row: Row::elsewhere(&installed, &kept),
                 architecture: String::new(),
                 catalog: Vec::new(),
                 pulled: Some(installed.lock),
@@ -295,6 +323,8 @@ fn write_shown(out: &mut impl Write, shown: &Shown) -> io::Result<()> {
     line("licence", row.licence.clone())?;
     line("context", row.context.map_or_else(String::new, |context| format!("{context} tokens")))?;
     line("size", row.size.map_or_else(String::new, |size| format!("{} ({size} B)", Bytes(size))))?;
+    let packed = if row.packed == 0 { String::new() } else { Bytes(row.packed).to_string() };
+    line("packed", packed)?;
     line("state", if row.state == State::Absent { "not pulled".into() } else { row.state.word().into() })?;
     line("path", row.path.as_ref().map_or_else(String::new, |path| path.display().to_string()))?;
     for file in &shown.catalog {
@@ -328,7 +358,11 @@ fn remove(session: &Session, ids: &[String], yes: bool) -> anyhow::Result<()> {
             return Err(unknown(id, &catalog));
         };
         let place = Place::in_data_dir(&data_dir, id);
-        let size = place.installed()?.map_or(0, |installed| installed.lock.size()) + place.partial_bytes();
+        let packed: Vec<KeptFile> =
+            prune::packed_weights(&data_dir)?.into_iter().filter(|file| file.is_of(place.folder())).collect();
+        let size = place.installed()?.map_or(0, |installed| installed.lock.size())
+            + place.partial_bytes()
+            + packed.iter().map(|file| file.size.0).sum::<u64>();
         if size == 0 && !place.folder().exists() {
             style::say(&format!("{id} is not on this machine"));
             continue;
@@ -341,6 +375,7 @@ fn remove(session: &Session, ids: &[String], yes: bool) -> anyhow::Result<()> {
             bail!("another process is pulling {id}; end it first");
         };
         place.remove(entry).with_context(|| format!("removing {}", place.folder().display()))?;
+        packed.iter().try_for_each(prune::remove)?;
         style::say(&format!("removed {id} ({})", Bytes(size)));
     }
     Ok(())

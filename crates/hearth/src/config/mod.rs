@@ -8,7 +8,7 @@ pub mod file;
 mod values;
 
 pub(crate) use values::RawPrice;
-pub use values::{ApiKey, Count, DEFAULT_PORT, Listen, ModelArg, Quantize, Size, Target, Threads};
+pub use values::{ApiKey, Count, DEFAULT_PORT, Listen, ModelArg, Quantize, Size, Switch, Target, Threads};
 
 use base::{Bytes, Tokens};
 use serde::Deserialize;
@@ -50,6 +50,11 @@ pub struct Layer {
     #[arg(long, value_name = "FORMAT", env = "HEARTH_QUANTIZE", hide_env_values = true)]
     pub quantize: Option<Quantize>,
 
+    /// Keep packed weights in the data folder, so that the next start need not pack them; takes about as much disk as
+    /// the model itself [default: on]
+    #[arg(long, value_name = "ON_OR_OFF", env = "HEARTH_PACKED_WEIGHTS", hide_env_values = true)]
+    pub packed_weights: Option<Switch>,
+
     /// Requests that may wait for each model; more are told to come back later [default: 1024]
     #[arg(long, value_name = "N", env = "HEARTH_QUEUE", hide_env_values = true)]
     pub queue: Option<Count>,
@@ -76,7 +81,7 @@ pub struct Layer {
 }
 
 /// The keys of `hearth.toml`, as its reader compares them; a test holds them to [`Layer`].
-const KEYS: [&str; 13] = [
+const KEYS: [&str; 14] = [
     "models",
     "listen",
     "api-key",
@@ -84,6 +89,7 @@ const KEYS: [&str; 13] = [
     "context",
     "kv-memory",
     "quantize",
+    "packed-weights",
     "queue",
     "step-tokens",
     "shutdown-limit",
@@ -104,6 +110,7 @@ impl Layer {
             context: self.context.or(lower.context),
             kv_memory: self.kv_memory.or(lower.kv_memory),
             quantize: self.quantize.or(lower.quantize),
+            packed_weights: self.packed_weights.or(lower.packed_weights),
             queue: self.queue.or(lower.queue),
             step_tokens: self.step_tokens.or(lower.step_tokens),
             shutdown_limit: self.shutdown_limit.or(lower.shutdown_limit),
@@ -131,6 +138,8 @@ pub struct Settings {
     pub kv_memory: Option<Bytes>,
     /// Quantisation of float weights, for models that name none themselves.
     pub quantize: Option<Quantize>,
+    /// Whether packed weights are kept for the next start.
+    pub packed_weights: bool,
     /// Requests that may wait per model.
     pub queue: usize,
     /// Tokens of one step.
@@ -187,6 +196,7 @@ impl Settings {
             context: wishes.context.map(|n| Tokens(n.get())),
             kv_memory: wishes.kv_memory.map(|size| size.0),
             quantize: wishes.quantize,
+            packed_weights: wishes.packed_weights != Some(Switch::Off),
             queue: wishes.queue.map_or(1024, |n| n.get() as usize),
             step_tokens: Tokens(wishes.step_tokens.map_or(512, Count::get)),
             shutdown_limit: Duration::from_secs(wishes.shutdown_limit.unwrap_or(10)),

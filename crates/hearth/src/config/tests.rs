@@ -65,6 +65,7 @@ fn every_key_of_the_file_is_a_setting_and_every_setting_has_a_key() {
         context = 2
         kv-memory = "3MiB"
         quantize = "int4"
+        packed-weights = "off"
         queue = 4
         step-tokens = 5
         shutdown-limit = 6
@@ -90,6 +91,7 @@ fn every_key_of_the_file_is_a_setting_and_every_setting_has_a_key() {
         context: Some(Tokens(2)),
         kv_memory: Some(Bytes(3 << 20)),
         quantize: Some(Quantize::Int4),
+        packed_weights: false,
         queue: 4,
         step_tokens: Tokens(5),
         shutdown_limit: Duration::from_secs(6),
@@ -111,6 +113,7 @@ fn flags_lie_over_the_file_and_the_file_over_the_defaults() {
     assert_eq!(settings.context, Some(Tokens(100)));
     assert_eq!(settings.models.len(), 1);
     assert_eq!(settings.queue, 1024);
+    assert!(settings.packed_weights);
     assert_eq!(settings.listen, "127.0.0.1:8790".parse().expect("an address"));
     assert_eq!(settings.data_dir, Path::new("/data"));
 }

@@ -1,10 +1,10 @@
 //! Where a checkpoint's bytes lie: a mapped file, or memory.
 
-use std::ops::Deref;
+use std::ops::{Deref, Range};
 use std::path::{Path, PathBuf};
 
 use super::CheckpointError;
-use crate::mapped::MappedFile;
+use crate::mapped::{MappedFile, Stamp};
 
 /// The bytes of one file, with its name for error texts.
 #[derive(Debug)]
@@ -32,6 +32,21 @@ impl Content {
 
     pub(crate) fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Size and time of a file when it was opened; memory has none.
+    pub(crate) fn stamp(&self) -> Option<Stamp> {
+        match &self.bytes {
+            Bytes::Mapped(mapped) => Some(mapped.stamp()),
+            Bytes::Memory(_) => None,
+        }
+    }
+
+    /// Gives the memory of a part that was read back to the system.
+    pub(crate) fn forget(&self, part: Range<usize>) {
+        if let Bytes::Mapped(mapped) = &self.bytes {
+            mapped.forget(part);
+        }
     }
 
     pub(crate) fn verify(&self) -> Result<(), CheckpointError> {

@@ -14,6 +14,7 @@ use indexmap::IndexMap;
 use serde::de::{Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
 
+use super::content::Content;
 use super::error::{Fault, Place, Quoted};
 use super::safetensors::{Measure, SafeTensors};
 use super::{CheckpointError, Tensor};
@@ -125,6 +126,18 @@ impl HuggingFace {
     /// The sizes of the tensors, also of those that are no weights.
     pub(super) fn measures(&self) -> impl Iterator<Item = Measure<'_>> {
         self.tensors.iter().filter_map(|(name, file)| self.files[*file].measure(name))
+    }
+
+    /// The weight files.
+    pub(super) fn contents(&self) -> impl Iterator<Item = &Content> {
+        self.files.iter().map(SafeTensors::content)
+    }
+
+    /// Gives the memory of a tensor that was read back to the system.
+    pub(super) fn forget(&self, name: &str) {
+        if let Some(file) = self.tensors.get(name) {
+            self.files[*file].forget(name);
+        }
     }
 
     /// Whether the weight files still are what they were when they were opened.

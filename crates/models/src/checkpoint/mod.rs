@@ -20,6 +20,9 @@ use std::path::Path;
 
 use device::{DType, MatrixSource};
 
+use crate::mapped::Stamp;
+use content::Content;
+
 pub use error::{CheckpointError, Place};
 pub use generation::GenerationDefaults;
 pub use gguf::{Array, ArrayRef, Gguf, GgufVocabulary, Value, ValueType};
@@ -130,6 +133,23 @@ impl Checkpoint {
         match self {
             Self::Gguf(gguf) => gguf.verify(),
             Self::HuggingFace(folder) => folder.verify(),
+        }
+    }
+
+    /// The weight files that are mapped, as they were when they were opened.
+    pub(crate) fn files(&self) -> impl Iterator<Item = (&Path, Stamp)> {
+        let contents: Box<dyn Iterator<Item = &Content>> = match self {
+            Self::Gguf(gguf) => Box::new(std::iter::once(gguf.content())),
+            Self::HuggingFace(folder) => Box::new(folder.contents()),
+        };
+        contents.filter_map(|content| Some((content.path(), content.stamp()?)))
+    }
+
+    /// Gives the memory of a tensor that was read back to the system; it can be read again.
+    pub(crate) fn forget(&self, name: &str) {
+        match self {
+            Self::Gguf(gguf) => gguf.forget(name),
+            Self::HuggingFace(folder) => folder.forget(name),
         }
     }
 

@@ -97,6 +97,17 @@ impl SafeTensors {
         self.content.path()
     }
 
+    pub(super) fn content(&self) -> &Content {
+        &self.content
+    }
+
+    /// Gives the memory of a tensor that was read back to the system.
+    pub(super) fn forget(&self, name: &str) {
+        if let Some(info) = self.tensors.get(name) {
+            self.content.forget(info.bytes.clone());
+        }
+    }
+
     pub(super) fn verify(&self) -> Result<(), CheckpointError> {
         self.content.verify()
     }

@@ -70,7 +70,18 @@ impl Gguf {
         self.content.verify()
     }
 
+    pub(super) fn content(&self) -> &Content {
+        &self.content
+    }
+
     // === Tensors
+
+    /// Gives the memory of a tensor that was read back to the system.
+    pub(super) fn forget(&self, name: &str) {
+        if let Some(info) = self.header.tensors.get(name) {
+            self.content.forget(info.bytes.clone());
+        }
+    }
 
     /// The tensor with this name.
     ///
