@@ -1,5 +1,10 @@
 //! Packed weights kept on disk: the same bits as packing anew, and never believed where they should not be.
-#![allow(missing_docs, clippy::unwrap_used, reason = "helpers of tests may end the test")]
+#![allow(
+    missing_docs,
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "helpers of tests may end the test"
+)]
 
 #[path = "../../../kernels/tests/common/mod.rs"]
 mod blocks;
