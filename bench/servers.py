@@ -40,12 +40,13 @@ class Server:
 class Hearth(Server):
     name = "hearth"
 
-    def __init__(self, binary, model, threads, context=8192):
+    def __init__(self, binary, model, threads, context=8192, data=None):
+        """`data` is a folder where packed weights stay for the next start; without it nothing is kept."""
         port = free_port()
         self.base = f"http://127.0.0.1:{port}"
-        self.data = tempfile.TemporaryDirectory()
+        self.data = None if data else tempfile.TemporaryDirectory()
         self.process = subprocess.Popen(
-            [binary, "serve", "--listen", f"127.0.0.1:{port}", "--data-dir", self.data.name,
+            [binary, "serve", "--listen", f"127.0.0.1:{port}", "--data-dir", data or self.data.name, "--packed-weights", "on" if data else "off",
              "--model", f"m={model}", "--threads", str(threads), "--context", str(context)],
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         health(self.base, "/healthz", self.process)

@@ -417,3 +417,39 @@ fn read_head(stream: &mut TcpStream) -> String {
     }
     String::from_utf8(head).expect("UTF-8")
 }
+
+/// Serves the model in `m` of the data folder until it is ready, and stops.
+fn serve_once(data: &TempDir, args: &[&str]) {
+    let (mut running, _) = serve(data, &[&["--model", "m=./m"], args].concat());
+    let pid = running.0.id().to_string();
+    assert!(Command::new("kill").args(["-TERM", &pid]).status().expect("kill runs").success());
+    assert!(running.0.wait().expect("it ends").success());
+}
+
+#[test]
+fn packed_weights_are_kept_unless_that_is_off_and_pruned_when_their_model_is_gone() {
+    let data = folder();
+    let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/models/llama");
+    std::fs::create_dir(data.path().join("m")).expect("mkdir");
+    for name in ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"] {
+        std::fs::copy(fixture.join(name), data.path().join("m").join(name)).expect("copy");
+    }
+    let packed = data.path().join("packed");
+    let files = || std::fs::read_dir(&packed).map_or(0, Iterator::count);
+    serve_once(&data, &["--packed-weights", "off"]);
+    assert_eq!(files(), 0);
+    serve_once(&data, &[]);
+    assert_eq!(files(), 1);
+    let prune = |args: &[&str]| {
+        let output = run(&data, &[&["models", "prune"], args].concat());
+        assert!(output.status.success());
+        String::from_utf8(output.stderr).expect("UTF-8")
+    };
+    assert_eq!(prune(&[]).trim(), "nothing to prune");
+    std::fs::remove_dir_all(data.path().join("m")).expect("remove");
+    let told = prune(&["--dry-run"]);
+    assert!(told.contains("its model is gone") && told.contains("would free"), "{told}");
+    assert_eq!(files(), 1);
+    assert!(prune(&[]).contains("freed"));
+    assert_eq!(files(), 0);
+}
