@@ -7,6 +7,7 @@
 //! waiting sequence has pages; the pages add up (see `memory`).
 
 use crate::budget::Waker;
+use crate::cost::{StepLimit, Work};
 use crate::memory::Memory;
 use crate::pool::PagePool;
 use crate::publish::sample;
@@ -29,7 +30,8 @@ const LEAST_PAGES: u64 = 4;
 /// Limits of an engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Rows per step. All running decodes run in each step; prompts get the rest of these rows.
+    /// Most rows per step. All running decodes run in each step; prompts get the rest of these rows, and
+    /// fewer where the step's time is bounded ([`Engine::set_step_limit`]).
     pub step_tokens: Tokens,
     /// Most sequences that run at a time.
     pub max_running: usize,
@@ -75,6 +77,7 @@ pub struct Engine {
     pub(crate) memory: Memory,
     pub(crate) page_bytes: u64,
     pub(crate) config: Config,
+    pub(crate) step_limit: Option<StepLimit>,
     context: Tokens,
     /// In order of arrival.
     pub(crate) running: Vec<Sequence>,
@@ -90,6 +93,8 @@ pub struct Engine {
     /// Set while the claim on the budget is this engine's.
     pub(crate) turn: Option<Turn>,
     pub(crate) counters: Counters,
+    /// Of the last step.
+    pub(crate) work: Work,
     // Kept from step to step so that a step allocates nothing.
     pub(crate) batch: Batch,
     pub(crate) found: Match,
@@ -118,6 +123,7 @@ impl Engine {
             memory: Memory::new(PagePool::new(budget.open(page_bytes))),
             page_bytes: page_bytes.0,
             config,
+            step_limit: None,
             context,
             running: Vec::new(),
             waiting: VecDeque::new(),
@@ -128,6 +134,7 @@ impl Engine {
             queued: 0,
             turn: None,
             counters: Counters::default(),
+            work: Work::default(),
             batch: Batch::default(),
             found: Match::default(),
             sampler: Sampler::new(spec.vocab),
@@ -142,9 +149,15 @@ impl Engine {
         self.memory.pool.account.set_waker(waker);
     }
 
-    /// Changes the rows per step, for a driver that bounds the time of a step.
-    pub fn set_step_tokens(&mut self, rows: Tokens) {
-        self.config.step_tokens = rows.max(Tokens(1));
+    /// Bounds the time of a step in which answers are decoded; `None` leaves only `step_tokens`.
+    pub fn set_step_limit(&mut self, limit: Option<StepLimit>) {
+        self.step_limit = limit;
+    }
+
+    /// What the last step computed.
+    #[must_use]
+    pub fn work(&self) -> Work {
+        self.work
     }
 
     /// Most tokens of one sequence, prompt and answer: what the model, the configuration and the whole KV

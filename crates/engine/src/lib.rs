@@ -3,6 +3,7 @@
 
 mod budget;
 mod constraint;
+mod cost;
 mod engine;
 mod eviction;
 mod memory;
@@ -17,6 +18,7 @@ mod stats;
 
 pub use budget::{KvBudget, Waker};
 pub use constraint::{Constraint, Standing, TokenMask};
+pub use cost::{Prices, StepLimit, Work};
 pub use engine::{Activity, Config, Engine, Error};
 pub use request::{
     AdmitError, Event, EventKind, FinishReason, Request, Sampling, TokenChoice, TokenLogprobs, Usage,

@@ -1,7 +1,10 @@
 //! Who runs in a step: admission, the plan, preemption, and what to do when memory runs out.
 //!
-//! `running` and `waiting` are in order of arrival. First come, first served: a sequence that does not fit
-//! holds back those behind it. When pages run out, the youngest running sequence gives its pages to the
+//! `running` and `waiting` are in order of arrival. First come, first served, but for two things. A prompt
+//! that needs much less than the oldest one does not wait for all of it: such prompts share up to half of a
+//! step, so that the oldest is at most twice as long under way. And the time of a step in which answers are
+//! decoded is bounded ([`crate::StepLimit`]). A sequence for which there is no memory holds back those
+//! behind it. When pages run out, the youngest running sequence gives its pages to the
 //! older ones and waits again; what it computed stays cached until the room is needed. So the oldest
 //! sequence can always go on, and admission cannot deadlock. What other engines of the process hold is the
 //! business of [`crate::KvBudget`].
@@ -11,6 +14,7 @@
 //!
 //! The plan ([`device::Batch`]) is plain data. Nothing here looks at logits.
 
+use crate::cost::Work;
 use crate::engine::Engine;
 use crate::pool::Shortage;
 use crate::radix::common;
@@ -23,7 +27,15 @@ use device::PAGE_TOKENS;
 /// a prompt of which log-probabilities are wanted would otherwise need `step_tokens * vocab` of them.
 const REPORT_ROWS: usize = 32;
 /// Waiting sequences that are looked at for admission in one step.
-const LOOK_AHEAD: usize = 16;
+const LOOK_AHEAD: usize = 64;
+/// A prompt goes beside the oldest one if it needs at most one in so many of its rows: from a half on, what
+/// the one gains is more than what the other loses.
+const MUCH_SHORTER: usize = 2;
+/// Where nothing decodes yet, a step in which a prompt ends has no more rows than this, if it can: they
+/// suffice to keep the machine busy, and the answer's first token comes with the step's end.
+const FIRST_ROWS: usize = 128;
+/// Rows that the oldest prompt gets in each step, whatever they take.
+const LEAST_ROWS: usize = 4;
 
 /// Least tokens of a turn with the claim on the budget.
 const TURN_TOKENS: usize = 4 * PAGE_TOKENS;
@@ -35,6 +47,41 @@ const RECOMPUTED_PER_TOKEN: usize = 8;
 pub(crate) struct Turn {
     arrival: Arrival,
     until: usize,
+}
+
+/// What a step has left for prompts.
+#[derive(Clone, Copy)]
+struct Room {
+    rows: usize,
+    /// Rows that were planned.
+    used: usize,
+    /// Rows of known tokens to report.
+    reports: usize,
+    /// Infinite where the time is not bounded.
+    seconds: f64,
+}
+
+impl Room {
+    /// Half of what is there, unused.
+    fn half(&self) -> Self {
+        Self { rows: self.rows / 2, used: 0, reports: self.reports / 2, seconds: self.seconds / 2.0 }
+    }
+
+    /// Takes off what was used of its half.
+    fn take(&mut self, half: Self) {
+        let whole = *self;
+        self.rows -= whole.rows / 2 - half.rows;
+        self.used += half.used;
+        self.reports -= whole.reports / 2 - half.reports;
+        if self.seconds.is_finite() {
+            self.seconds -= whole.seconds / 2.0 - half.seconds;
+        }
+    }
+
+    /// Leaves no more rows than lead to `rows` in all.
+    fn end_at(&mut self, rows: usize) {
+        self.rows = self.rows.min(rows.saturating_sub(self.used));
+    }
 }
 
 /// How many of the rows asked for have pages.
@@ -58,18 +105,17 @@ impl Engine {
             self.memory.pool.account.claim();
             return;
         }
-        let prompts = self.running.iter().filter(|sequence| !sequence.decodes());
+        let prompts = self.running.iter().filter(|sequence| sequence.wants_prompt_rows());
         let mut rows: usize = prompts.map(Sequence::remaining).sum();
         let most_rows = self.prompt_rows();
         let mut i = 0;
-        while i < self.waiting.len().min(LOOK_AHEAD)
-            && self.running.len() < self.config.max_running
-            && rows < most_rows
-        {
+        while i < self.waiting.len().min(LOOK_AHEAD) && self.running.len() < self.config.max_running {
             let next = &self.waiting[i];
             let reusable = &next.tokens[..next.reusable()];
             self.memory.lookup(next.namespace, reusable, &mut self.found);
-            if self.follows(next, self.found.tokens()) {
+            let needed = next.target() - self.found.tokens();
+            let goes_beside = || self.oldest_prompt().is_some_and(|s| needed <= s.remaining() / MUCH_SHORTER);
+            if self.follows(next, self.found.tokens()) || rows >= most_rows && !goes_beside() {
                 i += 1;
                 continue;
             }
@@ -83,6 +129,11 @@ impl Engine {
             let place = self.running.partition_point(|other| other.arrival < next.arrival);
             self.running.insert(place, next);
         }
+    }
+
+    /// The oldest running prompt of which the step that is planned has no rows yet.
+    fn oldest_prompt(&self) -> Option<&Sequence> {
+        self.running.iter().find(|sequence| sequence.wants_prompt_rows())
     }
 
     /// Begins a turn if the claim counts now; after admission, so that there is a sequence to go on.
@@ -160,28 +211,82 @@ impl Engine {
     /// Decides which rows run in this step, gets their pages, and writes the batch.
     pub(crate) fn plan(&mut self, events: &mut Vec<Event>) {
         self.batch.clear();
-        let mut rows = self.prompt_rows();
+        let rows = self.prompt_rows();
+        let mut decodes = Work::default();
         let mut i = 0;
         while i < self.running.len() {
             if self.running[i].decodes() {
-                self.plan_rows(i, 1, events);
+                let start = self.running[i].computed;
+                let planned = self.plan_rows(i, 1, events);
+                decodes.add_decode(start, planned);
             }
             i += 1;
         }
-        let mut reports = REPORT_ROWS;
+        let mut room = Room { rows, used: 0, reports: REPORT_ROWS, seconds: f64::INFINITY };
+        let nothing_decodes = decodes.decode_rows == 0;
+        if let Some(limit) = &self.step_limit
+            && !nothing_decodes
+        {
+            room.seconds = limit.left_for_prompts(&decodes);
+        }
+        if self.plan_beside(&mut room, events) && nothing_decodes {
+            // The oldest has a right to half of the step.
+            room.end_at(FIRST_ROWS.max(2 * room.used));
+        }
+        let mut least = LEAST_ROWS;
         let mut i = 0;
-        while i < self.running.len() && rows > 0 {
-            let sequence = &self.running[i];
-            if sequence.planned == 0 && !sequence.decodes() {
-                let silent = sequence.owed.saturating_sub(sequence.computed + 1);
-                let chunk = sequence.remaining().min(rows).min(silent.saturating_add(reports));
-                let planned = self.plan_rows(i, chunk, events);
-                reports -= planned.saturating_sub(silent);
-                rows -= planned;
+        while i < self.running.len() && room.rows > 0 {
+            if self.running[i].wants_prompt_rows() {
+                let remaining = self.running[i].remaining();
+                let planned = self.plan_prompt(i, std::mem::take(&mut least), &mut room, events);
+                if planned == remaining && nothing_decodes {
+                    room.end_at(FIRST_ROWS);
+                }
             }
             i += 1;
         }
         self.write_batch();
+    }
+
+    /// Plans prompts that need much less than the oldest one, the shortest first, in half of the room.
+    /// Returns whether one ends.
+    fn plan_beside(&mut self, room: &mut Room, events: &mut Vec<Event>) -> bool {
+        let Some(oldest) = self.oldest_prompt() else { return false };
+        let (arrival, most) = (oldest.arrival, oldest.remaining() / MUCH_SHORTER);
+        let mut half = room.half();
+        let mut ends = false;
+        while half.rows > 0 {
+            let beside = self.running.iter().enumerate().filter(|(_, sequence)| {
+                sequence.wants_prompt_rows() && sequence.arrival != arrival && sequence.remaining() <= most
+            });
+            let Some((i, shortest)) = beside.min_by_key(|(_, sequence)| sequence.remaining()) else { break };
+            let remaining = shortest.remaining();
+            let planned = self.plan_prompt(i, 0, &mut half, events);
+            if planned == 0 {
+                break;
+            }
+            ends |= planned == remaining;
+        }
+        room.take(half);
+        ends
+    }
+
+    /// Plans as many rows of prompt `i` as there is room for, and `least` if they need only time.
+    fn plan_prompt(&mut self, i: usize, least: usize, room: &mut Room, events: &mut Vec<Event>) -> usize {
+        let sequence = &self.running[i];
+        let start = sequence.computed;
+        let silent = sequence.owed.saturating_sub(start + 1);
+        let mut rows = sequence.remaining().min(room.rows).min(silent.saturating_add(room.reports));
+        let prices = self.step_limit.as_ref().map(|limit| limit.prices).filter(|_| room.seconds.is_finite());
+        if let Some(prices) = &prices {
+            rows = prices.rows_within(room.seconds, start, rows).max(least.min(rows));
+        }
+        let planned = self.plan_rows(i, rows, events);
+        room.rows -= planned;
+        room.used += planned;
+        room.reports -= planned.saturating_sub(silent);
+        room.seconds -= prices.map_or(0.0, |prices| prices.of_prompt(start, planned));
+        planned
     }
 
     /// Gives sequence `i` pages for up to `rows` rows; returns for how many there are.
@@ -267,8 +372,13 @@ impl Engine {
 
     /// Turns the plan into plain data.
     fn write_batch(&mut self) {
+        self.work = Work::default();
         for sequence in self.running.iter().filter(|s| s.planned > 0) {
             let (start, end) = (sequence.computed, sequence.computed + sequence.planned);
+            match sequence.decodes() {
+                true => self.work.add_decode(start, sequence.planned),
+                false => self.work.add_prompt(start, sequence.planned),
+            }
             let first_row = self.batch.rows();
             self.batch.copies.extend(self.memory.copy(&sequence.table));
             let pages = &sequence.table.pages[..end.div_ceil(PAGE_TOKENS)];

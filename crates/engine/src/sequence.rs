@@ -65,6 +65,11 @@ impl Sequence {
         self.remaining() == 1
     }
 
+    /// Whether the step that is planned may give it rows of a prompt, and has not yet.
+    pub fn wants_prompt_rows(&self) -> bool {
+        self.planned == 0 && !self.decodes()
+    }
+
     /// Whether the logits after token `i` have to be reported for a known token.
     pub fn reports(&self, i: usize) -> bool {
         i + 1 >= self.owed && i + 1 < self.tokens.len()

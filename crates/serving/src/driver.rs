@@ -10,8 +10,8 @@
 
 use crate::inbox::{Command, Inbox, Mail, Message, Submission, Wait, overloaded, unavailable};
 use crate::metrics::Metrics;
-use crate::pace::Pace;
-use base::{Clock, RequestId, Tokens};
+use crate::pace::{Pace, StepTime};
+use base::{Clock, RequestId};
 use engine::{Activity, AdmitError, Engine, Event, EventKind, Stats};
 use protocol::{Error, ErrorKind};
 use rustc_hash::FxHashMap;
@@ -32,8 +32,8 @@ pub(crate) type Rebuild = Box<dyn FnMut() -> Result<Engine, String> + Send>;
 pub(crate) struct Driver {
     pub model: String,
     pub engine: Engine,
-    /// Rows of a step when nobody waits for tokens.
-    pub step_tokens: Tokens,
+    /// How long a step may take while answers are written.
+    pub step_time: StepTime,
     pub rebuild: Rebuild,
     pub inbox: Arc<Inbox>,
     pub metrics: Arc<Metrics>,
@@ -59,10 +59,11 @@ struct Requests {
 impl Driver {
     /// The body of the thread.
     pub fn run(self) {
-        let Self { model, engine, step_tokens, mut rebuild, inbox, metrics, clock } = self;
+        let Self { model, engine, step_time, mut rebuild, inbox, metrics, clock } = self;
         let mut requests = Requests { sinks: FxHashMap::default(), gone: Vec::new(), events: Vec::new() };
         let mut last_panic: Option<Duration> = None;
         let mut pause = Duration::ZERO;
+        let mut pace = Pace::new(step_time);
         let mut engine = Some(engine);
         loop {
             let Some(mut running) = engine.take() else {
@@ -85,7 +86,7 @@ impl Driver {
             inbox.set_stats(running.stats());
             inbox.set_ready(true);
             let ended = catch_unwind(AssertUnwindSafe(|| {
-                serve(&mut running, step_tokens, &inbox, &mut requests, &metrics, &*clock)
+                serve(&mut running, &mut pace, &inbox, &mut requests, &metrics, &*clock)
             }));
             if ended.is_ok() {
                 break;
@@ -119,14 +120,13 @@ impl Driver {
 /// Steps until the inbox is closed.
 fn serve(
     engine: &mut Engine,
-    step_tokens: Tokens,
+    pace: &mut Pace,
     inbox: &Inbox,
     requests: &mut Requests,
     metrics: &Metrics,
     clock: &dyn Clock,
 ) {
-    let mut pace = Pace::new(step_tokens);
-    let mut rows = engine.stats().counters.rows;
+    engine.set_step_limit(Some(pace.limit()));
     let mut wait = Wait::No;
     loop {
         let mail = inbox.take(wait);
@@ -140,7 +140,7 @@ fn serve(
         let begin = clock.now();
         let activity = engine.step(&mut requests.events);
         let end = clock.now();
-        let tokens = requests.hand_out(end, metrics);
+        requests.hand_out(end, metrics);
         // What they held may be what another waits for.
         let gave_back = !requests.gone.is_empty();
         for id in requests.gone.drain(..) {
@@ -149,8 +149,8 @@ fn serve(
         let stats = engine.stats();
         inbox.set_stats(stats);
         if activity == Activity::Worked {
-            engine.set_step_tokens(pace.next(stats.counters.rows - rows, tokens, end.saturating_sub(begin)));
-            rows = stats.counters.rows;
+            pace.learn(&engine.work(), end.saturating_sub(begin));
+            engine.set_step_limit(Some(pace.limit()));
         }
         wait = match activity {
             Activity::Worked => Wait::No,
@@ -188,13 +188,11 @@ impl Requests {
         let _ = accepted.send(answer);
     }
 
-    /// Gives each event to its request. Gives how many tokens there were.
-    fn hand_out(&mut self, now: Duration, metrics: &Metrics) -> u64 {
-        let mut tokens = 0;
+    /// Gives each event to its request.
+    fn hand_out(&mut self, now: Duration, metrics: &Metrics) {
         for Event { request, kind } in self.events.drain(..) {
             let Some(sink) = self.sinks.get_mut(&request) else { continue };
             if let EventKind::Token { .. } = kind {
-                tokens += 1;
                 let gap = now.saturating_sub(std::mem::replace(&mut sink.last, now));
                 if std::mem::replace(&mut sink.begun, true) {
                     metrics.next_token(gap);
@@ -217,7 +215,6 @@ impl Requests {
         for id in &self.gone {
             self.sinks.remove(id);
         }
-        tokens
     }
 
     /// Ends all requests with an error.

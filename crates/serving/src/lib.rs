@@ -32,5 +32,6 @@ mod worker;
 
 pub use local::{LoadError, Local, LocalConfig, ModelSource, ModelStats, TextParts};
 pub use models::{LoadFormat, PackedFolder};
+pub use pace::StepTime;
 pub use script::{ScriptError, open_script_tokenizer};
 pub use source::open_tokenizer;

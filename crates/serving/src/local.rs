@@ -8,6 +8,7 @@ use crate::grammar::Grammars;
 use crate::inbox::{Inbox, unavailable};
 use crate::memory::TurnMemory;
 use crate::metrics::{Metrics, RequestStats};
+use crate::pace::StepTime;
 use crate::rerank::{PairModel, Pairs, Reranker};
 use crate::script::{Cues, Script, ScriptError};
 use crate::template::{ChatTemplate, ControlTexts};
@@ -54,6 +55,8 @@ pub struct LocalConfig {
     pub step_tokens: Tokens,
     /// Where packed weights are kept for the next start; `None` packs at every start.
     pub packed: Option<PackedFolder>,
+    /// How long a step with rows of prompts may take while answers are being written.
+    pub step_time: StepTime,
 }
 
 impl Default for LocalConfig {
@@ -66,6 +69,7 @@ impl Default for LocalConfig {
             queue: engine.queue,
             step_tokens: engine.step_tokens,
             packed: None,
+            step_time: StepTime::Auto,
         }
     }
 }
@@ -349,7 +353,7 @@ impl Local {
         let driver = Driver {
             model: source.id.clone(),
             engine,
-            step_tokens: self.config.step_tokens,
+            step_time: self.config.step_time,
             rebuild,
             inbox: Arc::clone(&inbox),
             metrics: Arc::clone(&metrics),

@@ -8,10 +8,13 @@ pub mod file;
 mod values;
 
 pub(crate) use values::RawPrice;
-pub use values::{ApiKey, Count, DEFAULT_PORT, Listen, ModelArg, Quantize, Size, Switch, Target, Threads};
+pub use values::{
+    ApiKey, Count, DEFAULT_PORT, Listen, ModelArg, Quantize, Size, StepTimeArg, Switch, Target, Threads,
+};
 
 use base::{Bytes, Tokens};
 use serde::Deserialize;
+use serving::StepTime;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -63,6 +66,11 @@ pub struct Layer {
     #[arg(long, value_name = "TOKENS", env = "HEARTH_STEP_TOKENS", hide_env_values = true)]
     pub step_tokens: Option<Count>,
 
+    /// Longest step with tokens of prompts while answers are being written, for example 80ms; auto is the longer of
+    /// 50ms and twice what the answers alone take [default: auto]
+    #[arg(long, value_name = "TIME", env = "HEARTH_STEP_TIME", hide_env_values = true)]
+    pub step_time: Option<StepTimeArg>,
+
     /// Seconds that running requests may go on after a stop was asked for [default: 10]
     #[arg(long, value_name = "SECONDS", env = "HEARTH_SHUTDOWN_LIMIT", hide_env_values = true)]
     pub shutdown_limit: Option<u64>,
@@ -92,6 +100,7 @@ const KEYS: [&str; 14] = [
     "packed-weights",
     "queue",
     "step-tokens",
+    "step-time",
     "shutdown-limit",
     "responses-retention",
     "responses-size",
@@ -113,6 +122,7 @@ impl Layer {
             packed_weights: self.packed_weights.or(lower.packed_weights),
             queue: self.queue.or(lower.queue),
             step_tokens: self.step_tokens.or(lower.step_tokens),
+            step_time: self.step_time.or(lower.step_time),
             shutdown_limit: self.shutdown_limit.or(lower.shutdown_limit),
             responses_retention: self.responses_retention.or(lower.responses_retention),
             responses_size: self.responses_size.or(lower.responses_size),
@@ -144,6 +154,8 @@ pub struct Settings {
     pub queue: usize,
     /// Tokens of one step.
     pub step_tokens: Tokens,
+    /// Time of one step while answers are being written.
+    pub step_time: StepTime,
     /// How long a shutdown may take.
     pub shutdown_limit: Duration,
     /// How long responses are kept.
@@ -199,6 +211,7 @@ impl Settings {
             packed_weights: wishes.packed_weights != Some(Switch::Off),
             queue: wishes.queue.map_or(1024, |n| n.get() as usize),
             step_tokens: Tokens(wishes.step_tokens.map_or(512, Count::get)),
+            step_time: wishes.step_time.map_or(StepTime::Auto, |time| time.0),
             shutdown_limit: Duration::from_secs(wishes.shutdown_limit.unwrap_or(10)),
             responses_retention: Duration::from_secs(86_400) * wishes.responses_retention.unwrap_or(30),
             responses_size: wishes.responses_size.map_or(Bytes(1 << 30), |size| size.0),

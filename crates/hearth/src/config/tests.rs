@@ -52,6 +52,8 @@ fn a_wrong_value_is_told_with_its_line() {
     fault("kv-memory = \"much\"", &["is not a size"]);
     fault("api-key = \"\"", &["the key is empty"]);
     fault("quantize = \"int2\"", &["int2"]);
+    fault("step-time = \"soon\"", &["neither `auto` nor a time"]);
+    fault("step-time = \"0ms\"", &["neither `auto` nor a time"]);
     fault("threads = ", &["line 1"]);
 }
 
@@ -68,6 +70,7 @@ fn every_key_of_the_file_is_a_setting_and_every_setting_has_a_key() {
         packed-weights = "off"
         queue = 4
         step-tokens = 5
+        step-time = "80ms"
         shutdown-limit = 6
         responses-retention = 7
         responses-size = "8MiB"
@@ -94,6 +97,7 @@ fn every_key_of_the_file_is_a_setting_and_every_setting_has_a_key() {
         packed_weights: false,
         queue: 4,
         step_tokens: Tokens(5),
+        step_time: StepTime::AtMost(Duration::from_millis(80)),
         shutdown_limit: Duration::from_secs(6),
         responses_retention: Duration::from_secs(7 * 86_400),
         responses_size: Bytes(8 << 20),

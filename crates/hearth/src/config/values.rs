@@ -4,10 +4,12 @@ use base::{Bytes, NanoUsd, Price};
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{self, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
+use serving::StepTime;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::time::Duration;
 
 /// The port when none is named.
 pub const DEFAULT_PORT: u16 = 8790;
@@ -66,6 +68,33 @@ impl FromStr for Size {
 }
 
 impl TryFrom<String> for Size {
+    type Error = String;
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+/// How long a step may take while answers are being written: `auto`, or a time such as `80ms`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub struct StepTimeArg(pub StepTime);
+
+impl FromStr for StepTimeArg {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "auto" {
+            return Ok(Self(StepTime::Auto));
+        }
+        let millis = text.strip_suffix("ms").and_then(|number| number.trim_end().parse::<u32>().ok());
+        match millis.filter(|millis| (1..=60_000).contains(millis)) {
+            Some(millis) => Ok(Self(StepTime::AtMost(Duration::from_millis(millis.into())))),
+            None => Err(format!("{text:?} is neither `auto` nor a time from 1ms to 60000ms")),
+        }
+    }
+}
+
+impl TryFrom<String> for StepTimeArg {
     type Error = String;
     fn try_from(text: String) -> Result<Self, String> {
         text.parse()

@@ -13,7 +13,7 @@ use protocol::{Backend, Delta, Error, FinishReason, GenerateRequest, Input, Mess
 use serving::{LoadFormat, Local, LocalConfig, ModelSource, TextParts};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Condvar, Mutex, OnceLock};
 use tokenizer::{GgufVocab, Tokenizer};
 
 pub const CONTEXT: u32 = 512;
@@ -56,6 +56,9 @@ pub const TEMPLATE: &str = "{% for message in messages %}{{ '<|im_start|>' + mes
 message['content'] + '<|im_end|>' + '\\n' }}{% endfor %}{% if add_generation_prompt %}\
 {{ '<|im_start|>assistant\\n' }}{% endif %}";
 
+/// Looks at a step's batch.
+pub type Watch = Box<dyn Fn(&Batch) + Send + Sync>;
+
 /// What tests do to the model while it runs.
 #[derive(Default)]
 pub struct Controls {
@@ -64,6 +67,8 @@ pub struct Controls {
     pub exchanged: AtomicBool,
     pub reloads: AtomicU32,
     pub steps: AtomicU32,
+    /// Is shown each step's batch.
+    pub watch: OnceLock<Watch>,
     /// Steps that may run; `None`: all.
     permits: Mutex<Option<u32>>,
     changed: Condvar,
@@ -163,6 +168,9 @@ impl LanguageModel for Scripted {
     fn forward(&mut self, batch: &Batch) -> &[f32] {
         batch.check();
         self.controls.step();
+        if let Some(watch) = self.controls.watch.get() {
+            watch(batch);
+        }
         let vocab = self.spec.vocab as usize;
         self.logits.clear();
         for row in &batch.logit_rows {
