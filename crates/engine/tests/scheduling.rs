@@ -310,6 +310,7 @@ fn an_answer_without_a_token_is_not_finished_early() {
     assert_eq!(listener.outcomes[&RequestId(0)].ids().len(), 5);
 }
 
+// https://github.com/vllm-project/vllm/issues/5822: one bad parameter killed the engine's loop for everybody.
 #[test]
 fn logits_that_are_no_numbers_fail_only_their_request() {
     let mut model = FakeModel::new(512);

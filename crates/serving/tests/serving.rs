@@ -37,6 +37,7 @@ async fn an_answer_is_text_then_finish_then_usage() {
 }
 
 /// The tokenizer would say the answer as one token; the model spelt it.
+/// <https://github.com/vllm-project/vllm/issues/31920>: hits stay at zero in chats whose history is identical.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_next_turn_hits_the_cache_through_the_last_answer() {
     let world = world("help!", LocalConfig::default());
@@ -159,6 +160,8 @@ async fn a_reader_that_goes_away_frees_everything() {
     assert_eq!(stats.engine.unwrap().counters.cancelled, 1);
 }
 
+/// <https://github.com/vllm-project/vllm/issues/7633>: health says fine over a dead engine;
+/// <https://github.com/vllm-project/vllm/issues/42363>: it dies under agents' traffic and stays dead.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_panic_fails_what_is_in_flight_and_the_engine_goes_on() {
     let world = world("help!", LocalConfig::default());
