@@ -40,14 +40,14 @@ class Server:
 class Hearth(Server):
     name = "hearth"
 
-    def __init__(self, binary, model, threads, context=8192, data=None):
+    def __init__(self, binary, model, threads, context=8192, data=None, extra=()):
         """`data` is a folder where packed weights stay for the next start; without it nothing is kept."""
         port = free_port()
         self.base = f"http://127.0.0.1:{port}"
         self.data = None if data else tempfile.TemporaryDirectory()
         self.process = subprocess.Popen(
             [binary, "serve", "--listen", f"127.0.0.1:{port}", "--data-dir", data or self.data.name, "--packed-weights", "on" if data else "off",
-             "--model", f"m={model}", "--threads", str(threads), "--context", str(context)],
+             "--model", f"m={model}", "--threads", str(threads), "--context", str(context), *extra],
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         health(self.base, "/healthz", self.process)
 

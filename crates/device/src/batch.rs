@@ -87,6 +87,15 @@ impl Batch {
         });
     }
 
+    /// Appends rows to the sequence that was pushed last; its page table must cover them.
+    pub fn extend(&mut self, ids: &[u32]) {
+        let sequence = self.sequences.last_mut().expect("a sequence was pushed");
+        let end = sequence.end();
+        self.ids.extend_from_slice(ids);
+        self.positions.extend(end..end + ids.len() as u32);
+        sequence.rows.end = self.ids.len();
+    }
+
     /// The page table of a sequence.
     #[must_use]
     pub fn pages(&self, sequence: &BatchSequence) -> &[PageId] {

@@ -89,6 +89,8 @@ pub(crate) enum Urgency {
     Spare,
     /// It has nothing left to evict.
     Urgent,
+    /// It takes what nobody has a use for, and else does without.
+    Optional,
 }
 
 /// What an engine should give back now, in bytes.
@@ -291,7 +293,12 @@ impl Account {
             }
             return true;
         }
-        if urgency == Urgency::Urgent || state.rank(me, total) > Rank::AboveShare {
+        let insists = match urgency {
+            Urgency::Urgent => true,
+            Urgency::Spare => state.rank(me, total) > Rank::AboveShare,
+            Urgency::Optional => false,
+        };
+        if insists {
             state.members[me].want = unit.saturating_mul(pages.max(1) as u64);
             self.wants = true;
             self.refused = true;

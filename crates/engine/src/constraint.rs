@@ -47,8 +47,8 @@ pub enum Standing {
 }
 
 /// Limits what a sequence may say next. The engine calls `accept` for each token of the answer but a stop
-/// token that ends it, asks `standing` and `forced` after it, and `mask` before a token is sampled;
-/// `roll_back` undoes accepted tokens, for drafts that are dropped; there are no drafts yet.
+/// token that ends it, asks `standing` and `forced` after it, and `mask` before a token is sampled. A draft
+/// is never told: of its tokens those are accepted that were chosen, one by one.
 ///
 /// All stop tokens of the request should be allowed exactly where the answer may end.
 pub trait Constraint: Send {
@@ -57,8 +57,6 @@ pub trait Constraint: Send {
     fn mask(&mut self, allowed: &mut TokenMask) -> Standing;
     /// Tells that this token was appended.
     fn accept(&mut self, token: u32);
-    /// Takes the last `n` accepted tokens back.
-    fn roll_back(&mut self, n: usize);
     /// Tokens that must come next whatever the model says; appended to `out`.
     fn forced(&mut self, out: &mut Vec<u32>);
     /// How it stands. An answer that has ended then ends without a stop token, which saves a step.

@@ -8,6 +8,7 @@
 
 use crate::budget::Waker;
 use crate::cost::{StepLimit, Work};
+use crate::draft::Drafter;
 use crate::memory::Memory;
 use crate::pool::PagePool;
 use crate::publish::sample;
@@ -16,7 +17,7 @@ use crate::sampler::Sampler;
 use crate::scheduler::Turn;
 use crate::sequence::{Arrival, InFlight, Sequence};
 use crate::stats::{Counters, PageStats, Stats};
-use crate::{AdmitError, Event, FinishReason, KvBudget, Request};
+use crate::{AdmitError, DraftCost, Event, FinishReason, KvBudget, Request};
 use base::{Bytes, RequestId, Tokens};
 use device::{Batch, PAGE_TOKENS};
 use models::LanguageModel;
@@ -39,11 +40,13 @@ pub struct Config {
     pub queue: usize,
     /// A lower limit on a sequence's tokens than the model's own.
     pub context: Option<Tokens>,
+    /// Whether tokens are drafted. It changes no answer, only how soon it comes.
+    pub speculation: bool,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Self { step_tokens: Tokens(512), max_running: 64, queue: 1024, context: None }
+        Self { step_tokens: Tokens(512), max_running: 64, queue: 1024, context: None, speculation: true }
     }
 }
 
@@ -95,6 +98,8 @@ pub struct Engine {
     pub(crate) counters: Counters,
     /// Of the last step.
     pub(crate) work: Work,
+    /// `None` without speculation.
+    pub(crate) drafter: Option<Drafter>,
     // Kept from step to step so that a step allocates nothing.
     pub(crate) batch: Batch,
     pub(crate) found: Match,
@@ -119,6 +124,7 @@ impl Engine {
             max_running: config.max_running.max(1),
             ..config
         };
+        let drafter = config.speculation.then(Drafter::default);
         Ok(Self {
             memory: Memory::new(PagePool::new(budget.open(page_bytes))),
             page_bytes: page_bytes.0,
@@ -135,6 +141,7 @@ impl Engine {
             turn: None,
             counters: Counters::default(),
             work: Work::default(),
+            drafter,
             batch: Batch::default(),
             found: Match::default(),
             sampler: Sampler::new(spec.vocab),
@@ -158,6 +165,16 @@ impl Engine {
     #[must_use]
     pub fn work(&self) -> Work {
         self.work
+    }
+
+    /// Tells what drafts cost; by that it is judged how many drafted tokens pay. Until then, and where it is
+    /// told what is no cost, a guess stands.
+    pub fn set_draft_cost(&mut self, cost: DraftCost) {
+        if let Some(drafter) = &mut self.drafter
+            && [cost.first, cost.row].iter().all(|cost| cost.is_finite() && *cost >= 0.0)
+        {
+            drafter.cost = cost;
+        }
     }
 
     /// Most tokens of one sequence, prompt and answer: what the model, the configuration and the whole KV
@@ -222,8 +239,10 @@ impl Engine {
         if let Some(i) = self.running.iter().position(this) {
             let mut sequence = self.running.remove(i);
             self.leave(&mut sequence);
+            self.remember(&sequence);
         } else if let Some(i) = self.waiting.iter().position(this) {
-            self.waiting.remove(i);
+            let sequence = self.waiting.remove(i).expect("the index is in range");
+            self.remember(&sequence);
         } else {
             return;
         }
@@ -242,9 +261,9 @@ impl Engine {
             self.rest()
         } else {
             let logits = self.model.forward(&self.batch);
-            let vocab = self.sampler.vocab();
             let (sampler, forced) = (&mut self.sampler, &mut self.forced);
-            sample(&mut self.running, &mut self.requests, sampler, forced, logits, vocab, events);
+            let counters = &mut self.counters;
+            sample(&mut self.running, &mut self.requests, sampler, forced, logits, counters, events);
             self.publish(events);
             self.counters.steps += 1;
             self.counters.rows += self.batch.rows() as u64;
@@ -315,6 +334,8 @@ impl Engine {
             let room = sequence.table.pages.len() * PAGE_TOKENS + copied;
             assert!(sequence.computed <= room, "pages hold what is computed");
             assert_eq!(sequence.planned, 0, "nothing is planned between steps");
+            assert!(sequence.drafting.rows().is_empty(), "no draft outlives its step");
+            assert!(sequence.computed <= sequence.target(), "what is computed stands in the answer");
         }
         assert!(self.waiting.iter().all(|s| s.table.pages.is_empty()), "a waiting sequence has no pages");
         assert!(self.running.is_sorted_by(|a, b| a.arrival < b.arrival), "running in order of arrival");

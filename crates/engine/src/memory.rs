@@ -107,6 +107,28 @@ impl Memory {
         Ok(())
     }
 
+    /// Appends a page to a table if that takes none from anybody: a free one, else new memory, else the least
+    /// recently used cached one. Returns whether it did.
+    pub fn extend_if_idle(&mut self, table: &mut PageTable, model: &mut dyn LanguageModel) -> bool {
+        let page = self.pool.take(model, 1, Urgency::Optional).ok().or_else(|| {
+            let page = self.cache.evict()?;
+            self.evicted += 1;
+            Some(page)
+        });
+        table.pages.extend(page);
+        page.is_some()
+    }
+
+    /// Frees the pages of a table beyond the first `pages`, which nothing was computed into.
+    pub fn cut(&mut self, table: &mut PageTable, pages: usize) {
+        let own = table.nodes.len() + usize::from(table.tail.is_some());
+        debug_assert!(own <= pages, "what is cached is computed");
+        while table.pages.len() > pages.max(own) {
+            let page = table.pages.pop().expect("there are more");
+            self.pool.put(page);
+        }
+    }
+
     /// The copy that has to be made before the table's first private page is written to.
     pub fn copy(&self, table: &PageTable) -> Option<device::PageCopy> {
         let from = self.cache.page(table.copy?);

@@ -3,36 +3,56 @@
 use crate::engine::Engine;
 use crate::sampler::{Choice, History, Sampler, logprobs};
 use crate::sequence::{InFlight, NEVER, Sequence};
+use crate::stats::Counters;
 use crate::{Event, EventKind, FinishReason, Standing, TokenLogprobs};
 use base::Tokens;
+use device::PAGE_TOKENS;
 
 /// Chooses tokens for all sequences of the step and reports them. `logits` are the wanted rows, in order.
+///
+/// A row of a draft counts if and only if its token is the one that was chosen for its place; from the first other
+/// one on the rows are dropped: `planned` then has only those before it.
 pub(crate) fn sample(
     running: &mut [Sequence],
     requests: &mut [Option<InFlight>],
     sampler: &mut Sampler,
     forced: &mut Vec<u32>,
     logits: &[f32],
-    vocab: usize,
+    counters: &mut Counters,
     events: &mut Vec<Event>,
 ) {
-    let mut rows = logits.chunks_exact(vocab);
+    let mut rows = logits.chunks_exact(sampler.vocab());
     for sequence in running.iter_mut().filter(|s| s.planned > 0) {
         let request = requests[sequence.slot].as_mut().expect("a sequence has a request");
         let mut answer = Answer { sequence, request, events, prompt: Vec::new() };
-        for i in answer.sequence.computed..answer.sequence.computed + answer.sequence.planned {
-            if answer.sequence.chooses(i) {
+        let start = answer.sequence.computed;
+        let end = start + answer.sequence.planned;
+        let drafted = end - answer.sequence.drafting.rows().len();
+        let known = answer.sequence.tokens.len();
+        for i in start..end {
+            let is_draft = i >= drafted;
+            if is_draft && !answer.holds(i, i - drafted) {
+                answer.sequence.planned = i - start;
+                // Each row of a draft has logits.
+                rows.nth(end - i - 1).expect("rows of logits were asked for");
+                break;
+            }
+            let chooses = answer.sequence.chooses(i);
+            if chooses || is_draft || answer.sequence.reports(i) {
                 let row = rows.next().expect("a row of logits was asked for");
-                answer.extend(row, sampler, forced);
+                if chooses {
+                    answer.extend(row, sampler, forced);
+                }
                 if answer.sequence.reports(i) {
                     answer.report(i + 1, row);
                 }
-            } else if answer.sequence.reports(i) {
-                let row = rows.next().expect("a row of logits was asked for");
-                answer.report(i + 1, row);
             }
         }
         answer.flush();
+        let came = &answer.sequence.tokens[known..];
+        let (ran, right) = answer.sequence.drafting.settle(came);
+        counters.drafted_tokens += ran as u64;
+        counters.accepted_tokens += right as u64;
     }
     assert!(rows.next().is_none(), "each row of logits belongs to a sequence");
 }
@@ -47,6 +67,11 @@ struct Answer<'a> {
 }
 
 impl Answer<'_> {
+    /// Whether the row of token `i` was computed for the token that now stands there, and is still needed.
+    fn holds(&self, i: usize, of_draft: usize) -> bool {
+        i < self.sequence.target() && self.sequence.tokens[i] == self.sequence.drafting.rows()[of_draft]
+    }
+
     /// Appends what comes after the last token: tokens that the constraint forces, or else a chosen one
     /// and what it forces.
     fn extend(&mut self, logits: &[f32], sampler: &mut Sampler, forced: &mut Vec<u32>) {
@@ -174,6 +199,11 @@ impl Engine {
                 } else {
                     self.memory.publish(&mut sequence.table, sequence.namespace, computed);
                 }
+                // A draft that did not hold may leave pages behind.
+                if sequence.computed + 1 >= sequence.tokens.len() {
+                    let pages = sequence.tokens.len().div_ceil(PAGE_TOKENS);
+                    self.memory.cut(&mut sequence.table, pages);
+                }
                 if sequence.computed >= sequence.prompt {
                     self.spawn(i);
                 }
@@ -181,11 +211,19 @@ impl Engine {
             if self.running[i].is_done() {
                 let mut sequence = self.running.remove(i);
                 self.leave(&mut sequence);
+                self.remember(&sequence);
                 let reason = sequence.ending.expect("a sequence that is done has a reason");
                 self.end_choice(sequence.slot, sequence.choice(), reason, events);
             } else {
                 i += 1;
             }
+        }
+    }
+
+    /// Keeps an answer that has ended, for drafts of later ones.
+    pub(crate) fn remember(&mut self, sequence: &Sequence) {
+        if let Some(drafter) = &mut self.drafter {
+            drafter.remember(sequence.namespace, &sequence.tokens[sequence.prompt..]);
         }
     }
 

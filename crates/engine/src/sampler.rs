@@ -485,7 +485,6 @@ mod tests {
             Standing::Open
         }
         fn accept(&mut self, _: u32) {}
-        fn roll_back(&mut self, _: usize) {}
         fn forced(&mut self, _: &mut Vec<u32>) {}
     }
 
@@ -622,7 +621,6 @@ mod tests {
                 self.0
             }
             fn accept(&mut self, _: u32) {}
-            fn roll_back(&mut self, _: usize) {}
             fn forced(&mut self, _: &mut Vec<u32>) {}
         }
         let mut sampler = Sampler::new(3);

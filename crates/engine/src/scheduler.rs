@@ -15,6 +15,7 @@
 //! The plan ([`device::Batch`]) is plain data. Nothing here looks at logits.
 
 use crate::cost::Work;
+use crate::draft::{LONGEST_DRAFT, Yield};
 use crate::engine::Engine;
 use crate::pool::Shortage;
 use crate::radix::common;
@@ -26,6 +27,8 @@ use device::PAGE_TOKENS;
 /// Rows per step whose logits are wanted only to report known tokens. They bound the memory for logits:
 /// a prompt of which log-probabilities are wanted would otherwise need `step_tokens * vocab` of them.
 const REPORT_ROWS: usize = 32;
+/// Most rows of drafts in a step; they too bound the memory for logits.
+const STEP_DRAFTS: usize = 32;
 /// Waiting sequences that are looked at for admission in one step.
 const LOOK_AHEAD: usize = 64;
 /// A prompt goes beside the oldest one if it needs at most one in so many of its rows: from a half on, what
@@ -245,6 +248,7 @@ impl Engine {
             }
             i += 1;
         }
+        self.draft();
         self.write_batch();
     }
 
@@ -287,6 +291,31 @@ impl Engine {
         room.reports -= planned.saturating_sub(silent);
         room.seconds -= prices.map_or(0.0, |prices| prices.of_prompt(start, planned));
         planned
+    }
+
+    /// Adds rows of drafts to a step that does nothing but decode: a step with prompts is long enough. No sequence
+    /// loses a page to a draft.
+    fn draft(&mut self) {
+        let Some(drafter) = &self.drafter else { return };
+        let decodes = self.running.iter().filter(|sequence| sequence.planned > 0).count();
+        if self.running.iter().any(|sequence| sequence.remaining() > 1) {
+            return;
+        }
+        let mut step = Yield::new(decodes, drafter.cost);
+        let mut left = STEP_DRAFTS;
+        for sequence in self.running.iter_mut().filter(|sequence| sequence.planned == 1) {
+            let most = sequence.draftable().min(LONGEST_DRAFT).min(left);
+            let Sequence { drafting, namespace, tokens, table, .. } = sequence;
+            let mut rows = drafter.propose(drafting, *namespace, tokens, most, &mut step);
+            while rows > 0 && table.pages.len() * PAGE_TOKENS < tokens.len() + rows {
+                if !self.memory.extend_if_idle(table, &mut *self.model) {
+                    rows = table.pages.len() * PAGE_TOKENS - tokens.len();
+                }
+            }
+            drafting.run(rows);
+            sequence.planned += rows;
+            left -= rows;
+        }
     }
 
     /// Gives sequence `i` pages for up to `rows` rows; returns for how many there are.
@@ -379,11 +408,15 @@ impl Engine {
                 true => self.work.add_decode(start, sequence.planned),
                 false => self.work.add_prompt(start, sequence.planned),
             }
+            let draft = sequence.drafting.rows();
+            let known = end - draft.len();
             let first_row = self.batch.rows();
             self.batch.copies.extend(self.memory.copy(&sequence.table));
             let pages = &sequence.table.pages[..end.div_ceil(PAGE_TOKENS)];
-            self.batch.push(&sequence.tokens[start..end], start as u32, pages);
-            let wanted = (start..end).filter(|i| sequence.chooses(*i) || sequence.reports(*i));
+            self.batch.push(&sequence.tokens[start..known], start as u32, pages);
+            self.batch.extend(draft);
+            let wanted = |i: &usize| *i >= known || sequence.chooses(*i) || sequence.reports(*i);
+            let wanted = (start..end).filter(wanted);
             self.batch.logit_rows.extend(wanted.map(|i| (first_row + i - start) as u32));
         }
     }

@@ -1,8 +1,8 @@
 //! A request in flight and its sequences.
 //!
 //! A sequence is a run of tokens of which the first `computed` have their KV in pages. Each step runs the
-//! rows `[computed, computed + planned)`; that one primitive serves prompts, single decodes, forced tokens
-//! and the recomputation after preemption. The row of token `i` gives the logits of token `i + 1`: they
+//! rows `[computed, computed + planned)`; that one primitive serves prompts, single decodes, forced tokens, drafts
+//! and the recomputation after preemption. Rows past the tokens are those of a draft. The row of token `i` gives the logits of token `i + 1`: they
 //! are wanted where token `i + 1` must be chosen, or is known but its log-probability is still owed.
 //!
 //! ```text
@@ -11,6 +11,7 @@
 //! [owed, tokens.len())   tokens that are known but not reported yet, for want of their log-probability
 //! ```
 
+use crate::draft::Drafting;
 use crate::memory::PageTable;
 use crate::{Constraint, FinishReason, Request, Sampling, Usage};
 use base::{Namespace, RequestId, Tokens};
@@ -43,6 +44,7 @@ pub(crate) struct Sequence {
     pub ending: Option<FinishReason>,
     pub table: PageTable,
     pub constraint: Option<Box<dyn Constraint>>,
+    pub drafting: Drafting,
 }
 
 impl Sequence {
@@ -68,6 +70,11 @@ impl Sequence {
     /// Whether the step that is planned may give it rows of a prompt, and has not yet.
     pub fn wants_prompt_rows(&self) -> bool {
         self.planned == 0 && !self.decodes()
+    }
+
+    /// Most tokens that may be drafted: one more is chosen after them, and that may be the last.
+    pub fn draftable(&self) -> usize {
+        if self.ending.is_some() { 0 } else { self.limit.saturating_sub(self.tokens.len() + 1) }
     }
 
     /// Whether the logits after token `i` have to be reported for a known token.
@@ -145,6 +152,7 @@ impl InFlight {
             ending: (limit == prompt).then_some(FinishReason::Length),
             table: PageTable::default(),
             constraint: this.take_constraint(0),
+            drafting: Drafting::default(),
         };
         // The first token has no log-probability; a prompt of one token owes nothing.
         if this.prompt_logprobs.is_some() && prompt > 1 {
@@ -168,6 +176,7 @@ impl InFlight {
             ending: (first.limit == first.prompt).then_some(FinishReason::Length),
             table: PageTable::default(),
             constraint: self.take_constraint(choice),
+            drafting: Drafting::default(),
         }
     }
 

@@ -26,6 +26,10 @@ pub struct Counters {
     pub prompt_tokens_computed: u64,
     /// Prompt tokens found in the prefix cache when their request was first admitted.
     pub cached_tokens: u64,
+    /// Tokens of drafts that ran as rows.
+    pub drafted_tokens: u64,
+    /// Of these, tokens that were the answer's.
+    pub accepted_tokens: u64,
     /// Tokens of answers, stop tokens included.
     pub completion_tokens: u64,
     /// Sequences that lost their pages to others and were computed again.

@@ -55,10 +55,6 @@ impl Constraint for Script {
         self.accepted += 1;
     }
 
-    fn roll_back(&mut self, n: usize) {
-        self.accepted -= n;
-    }
-
     fn forced(&mut self, out: &mut Vec<u32>) {
         if self.forced.contains(&self.accepted) {
             out.extend(&self.tokens[self.accepted..self.forced.end]);

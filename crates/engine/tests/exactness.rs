@@ -4,7 +4,7 @@ mod common;
 
 use base::{Namespace, RequestId, Tokens};
 use common::*;
-use engine::{Activity, Config, Constraint, Request, Sampling};
+use engine::{Activity, Config, Constraint, DraftCost, Request, Sampling};
 use proptest::prelude::*;
 
 /// A request as plain data, so that it can be made twice.
@@ -116,9 +116,14 @@ proptest! {
         pages in 7u64..24,
         step_tokens in prop::sample::select(vec![1u32, 7, 16, 64, 512]),
         max_running in 1usize..8,
+        echoing in any::<bool>(),
+        speculation in prop::bool::weighted(0.8),
+        row_cost in prop::sample::select(vec![0.001f32, 0.1, 0.3]),
     ) {
-        let config = Config { step_tokens: Tokens(step_tokens), max_running, queue: 1000, context: None };
-        let mut engine = engine(pages, config);
+        let model = || if echoing { FakeModel::new(4096).echoing() } else { FakeModel::new(4096) };
+        let config = Config { step_tokens: Tokens(step_tokens), max_running, queue: 1000, context: None, speculation };
+        let mut engine = engine_of(model(), pages, config);
+        engine.set_draft_cost(DraftCost { first: row_cost, row: row_cost });
         let (mut listener, mut events) = (Listener::default(), Vec::new());
         let mut submitted: Vec<(Plan, bool)> = Vec::new();
         for op in ops {
@@ -155,7 +160,7 @@ proptest! {
                 prop_assert_eq!(outcome.cached, Some(Tokens(0)));
             }
             prop_assert_eq!(outcome.cached, outcome.usage.map(|usage| usage.cached));
-            let expected = alone(plan.request(id), engine.context());
+            let expected = alone(model(), plan.request(id), engine.context());
             prop_assert_eq!(outcome.without_cache(), expected, "request {}: {:?}", id, plan);
         }
     }

@@ -91,7 +91,7 @@ fn eight_sessions_over_a_pool_for_few_all_come_to_an_end() {
         drain(&mut engine, &mut listener);
         for (s, session) in sessions.iter_mut().enumerate() {
             let outcome = &listener.outcomes[&RequestId(turn * 8 + s as u64)];
-            let expected = alone(request(0, session.clone(), 10), Tokens(480));
+            let expected = alone(FakeModel::new(4096), request(0, session.clone(), 10), Tokens(480));
             assert_eq!(outcome.clone().without_cache(), expected);
             session.extend(outcome.ids());
             session.extend(text(1000 + turn * 8 + s as u64, 12));
@@ -267,7 +267,7 @@ fn a_cancelled_request_frees_its_pages_and_says_nothing_more() {
 fn finishing_one_answer_leaves_the_others_as_they_are() {
     let id = RequestId(0);
     let wanted = || Request { choices: 3, logprobs: Some(0), ..request(0, text(4, 30), 20) };
-    let whole = alone(wanted(), Tokens(4096));
+    let whole = alone(FakeModel::new(4096), wanted(), Tokens(4096));
     for steps_before in 2..8 {
         let mut engine = engine(64, steps(64));
         let (mut listener, mut events) = (Listener::default(), Vec::new());

@@ -134,7 +134,7 @@ fn a_busy_engine_above_its_share_makes_room_for_one_below() {
     assert!(threads.engines[0].stats().counters.preemptions > 0);
     threads.drain();
     for id in 0..6 {
-        let expected = alone(request(id, text(id, 40), 60), Tokens(320));
+        let expected = alone(FakeModel::new(4096), request(id, text(id, 40), 60), Tokens(320));
         assert_eq!(threads.listeners[0].outcomes[&RequestId(id)].clone().without_cache(), expected);
     }
 }
@@ -184,10 +184,10 @@ fn one_long_answer_above_its_share_does_not_stall_another_engine() {
     threads.drain();
     assert_eq!(
         threads.listeners[0].outcomes[&RequestId(0)].clone().without_cache(),
-        alone(long(), Tokens(640))
+        alone(FakeModel::new(4096), long(), Tokens(640))
     );
     for id in 0..id {
-        let expected = alone(request(id, text(id, 60), 20), Tokens(640));
+        let expected = alone(FakeModel::new(4096), request(id, text(id, 60), 20), Tokens(640));
         assert_eq!(threads.listeners[1].outcomes[&RequestId(id)].clone().without_cache(), expected);
     }
 }
@@ -273,7 +273,7 @@ proptest! {
                     prop_assert!(*cancelled);
                     continue;
                 }
-                let expected = alone(request(0, text(*stream, *len), *max_tokens), contexts[i]);
+                let expected = alone(FakeModel::new(4096), request(0, text(*stream, *len), *max_tokens), contexts[i]);
                 prop_assert_eq!(outcome.without_cache(), expected);
             }
         }

@@ -157,6 +157,15 @@ fn page(models: &[ModelStats]) -> String {
     });
     page.engine("hearth_steps_total", counter, "Steps of the engine.", |stats| stats.counters.steps);
     page.engine("hearth_step_rows_total", counter, "Rows of all steps.", |stats| stats.counters.rows);
+    page.engine("hearth_drafted_tokens_total", counter, "Drafted tokens that ran as rows.", |stats| {
+        stats.counters.drafted_tokens
+    });
+    page.engine(
+        "hearth_accepted_draft_tokens_total",
+        counter,
+        "Drafted tokens that were the answer's.",
+        |stats| stats.counters.accepted_tokens,
+    );
     page.family("hearth_engine_restarts_total", counter, "Engines started again after a failure.", |model| {
         model.requests.restarts
     });

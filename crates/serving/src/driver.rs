@@ -8,6 +8,7 @@
 //! Invariant: a request has a sink here from its admission until its last event; the sink's channel has room
 //! for all events, so that handing them out never waits. Knows no text.
 
+use crate::draft_cost::{DraftCosts, Step};
 use crate::inbox::{Command, Inbox, Mail, Message, Submission, Wait, overloaded, unavailable};
 use crate::metrics::Metrics;
 use crate::pace::{Pace, StepTime};
@@ -127,6 +128,8 @@ fn serve(
     clock: &dyn Clock,
 ) {
     engine.set_step_limit(Some(pace.limit()));
+    let mut costs = DraftCosts::default();
+    let mut before = engine.stats().counters;
     let mut wait = Wait::No;
     loop {
         let mail = inbox.take(wait);
@@ -149,8 +152,20 @@ fn serve(
         let stats = engine.stats();
         inbox.set_stats(stats);
         if activity == Activity::Worked {
-            pace.learn(&engine.work(), end.saturating_sub(begin));
-            engine.set_step_limit(Some(pace.limit()));
+            let took = end.saturating_sub(begin);
+            let now = stats.counters;
+            let rows = now.rows - before.rows;
+            let drafted = now.drafted_tokens - before.drafted_tokens;
+            let prompt = now.prompt_tokens_computed - before.prompt_tokens_computed;
+            before = now;
+            if let Some(cost) = costs.learn(Step { rows, prompt, drafted, took }) {
+                engine.set_draft_cost(cost);
+            }
+            // Rows of drafts are neither a prompt's nor those of so many answers.
+            if drafted == 0 {
+                pace.learn(&engine.work(), took);
+                engine.set_step_limit(Some(pace.limit()));
+            }
         }
         wait = match activity {
             Activity::Worked => Wait::No,

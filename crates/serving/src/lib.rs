@@ -11,6 +11,7 @@
 
 mod answer;
 mod aside;
+mod draft_cost;
 mod driver;
 mod embed;
 mod grammar;

@@ -57,6 +57,8 @@ pub struct LocalConfig {
     pub packed: Option<PackedFolder>,
     /// How long a step with rows of prompts may take while answers are being written.
     pub step_time: StepTime,
+    /// Whether tokens are drafted from what was said before.
+    pub speculation: bool,
 }
 
 impl Default for LocalConfig {
@@ -70,6 +72,7 @@ impl Default for LocalConfig {
             step_tokens: engine.step_tokens,
             packed: None,
             step_time: StepTime::Auto,
+            speculation: engine.speculation,
         }
     }
 }
@@ -319,6 +322,7 @@ impl Local {
             step_tokens: self.config.step_tokens,
             queue: self.config.queue,
             context: self.config.context,
+            speculation: self.config.speculation,
             ..engine::Config::default()
         };
         let in_flight = config.queue.saturating_add(config.max_running);

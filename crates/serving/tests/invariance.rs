@@ -2,14 +2,15 @@
 //!
 //! A recording model stands between engine and device. It follows which token lies in which slot of which page, so for
 //! each row of logits it knows the exact prefix they follow, read back through the page table as attention reads it.
-//! All schedules (threads, step sizes, crowds, preemption, warm and cold cache, shared and copied pages) report into
+//! All schedules (threads, step sizes, crowds, preemption, warm and cold cache, shared and copied pages, drafts) report into
 //! one table from prefix to hash of logits: two different hashes for one prefix fail the test. Requests of one kind
 //! must also be answered alike, however long they were let run: that a row follows the wrong prefix would show there.
 
 use base::{Bytes, Namespace, RequestId, Tokens, rng};
 use device::{Batch, DeviceError, LoadFormat, PAGE_TOKENS, PageId};
 use engine::{
-    Activity, Config, Counters, Engine, Event, EventKind, FinishReason, KvBudget, Request, Sampling,
+    Activity, Config, Counters, DraftCost, Engine, Event, EventKind, FinishReason, KvBudget, Request,
+    Sampling,
 };
 use kernels::{Cpu, CpuConfig};
 use models::{Checkpoint, LanguageModel, Loaded, ModelSpec};
@@ -186,8 +187,11 @@ fn check(path: &Path, longest: u32, schedules: &[(usize, u32, u64)]) {
         let model = load(path, *threads, &ledger);
         let (vocab, page) = (model.spec().vocab, model.spec().kv.page_bytes());
         let budget = Arc::new(KvBudget::new(Bytes(page.0 * pages)));
-        let config = Config { step_tokens: Tokens(*step_tokens), ..Config::default() };
+        let speculation = seed % 2 == 0;
+        let config = Config { step_tokens: Tokens(*step_tokens), speculation, ..Config::default() };
         let mut engine = Engine::new(model, budget, config).expect("the budget holds a sequence");
+        // Long drafts, right or wrong.
+        engine.set_draft_cost(DraftCost { first: 0.0, row: 0.0 });
         // Twice over: the second time finds a warm cache.
         for round in 0..2 {
             run(&mut engine, (seed * 2 + round) as u64, vocab, longest, &ledger);
@@ -198,9 +202,13 @@ fn check(path: &Path, longest: u32, schedules: &[(usize, u32, u64)]) {
         total.cached_tokens += stats.counters.cached_tokens;
         total.evicted_pages += stats.counters.evicted_pages;
         total.cancelled += stats.counters.cancelled;
+        total.drafted_tokens += stats.counters.drafted_tokens;
+        total.accepted_tokens += stats.counters.accepted_tokens;
     }
     let Counters { preemptions, cached_tokens, evicted_pages, cancelled, .. } = total;
-    let all = [preemptions, cached_tokens, evicted_pages, cancelled];
+    let Counters { drafted_tokens, accepted_tokens, .. } = total;
+    let dropped = drafted_tokens - accepted_tokens;
+    let all = [preemptions, cached_tokens, evicted_pages, cancelled, accepted_tokens, dropped];
     assert!(all.iter().all(|count| *count > 0), "each of these is to happen: {total:?}");
     let ledger = ledger.lock().expect("no test thread panicked");
     assert!(ledger.rows > 2 * ledger.logits.len() as u64, "prefixes were seen under several schedules");

@@ -31,11 +31,18 @@ pub struct Seen {
     pub pages: AtomicUsize,
 }
 
+/// What an echoing model repeats lies so many places back.
+pub const ECHO: usize = 9;
+/// What its logit gains: the token is nearly always the best, and at temperature 1 often enough not the one.
+const ECHO_GAIN: f32 = 7.5;
+
 pub struct FakeModel {
     spec: ModelSpec,
     pages: Vec<Option<[(u32, u32); PAGE_TOKENS]>>,
     logits: Vec<f32>,
     seen: Arc<Seen>,
+    /// Makes the token that stood this many places before the next one likelier than the hash does.
+    pub echo: Option<usize>,
     /// The device refuses more pages than this.
     pub most_pages: usize,
     /// A prefix that ends in this token has NaN for logits.
@@ -54,6 +61,7 @@ impl FakeModel {
             pages: Vec::new(),
             logits: Vec::new(),
             seen: Arc::default(),
+            echo: None,
             most_pages: usize::MAX,
             poison: None,
             bomb: None,
@@ -63,6 +71,12 @@ impl FakeModel {
     /// The same with pages this many times larger.
     pub fn scaled(mut self, times: usize) -> Self {
         self.spec.kv.groups[0].kv_heads = times;
+        self
+    }
+
+    /// The same with answers that repeat themselves more often than not.
+    pub fn echoing(mut self) -> Self {
+        self.echo = Some(ECHO);
         self
     }
 
@@ -136,15 +150,22 @@ impl LanguageModel for FakeModel {
                     continue;
                 }
                 let mut hash = 1;
+                let echoed = self.echo.and_then(|back| (batch.positions[row] as usize + 1).checked_sub(back));
+                let mut echo = None;
                 for position in 0..=batch.positions[row] as usize {
                     let page = batch.pages(sequence)[position / PAGE_TOKENS];
                     let slots = self.pages[page.0 as usize].expect("the page has memory");
                     let (token, stored) = slots[position % PAGE_TOKENS];
                     hash = absorb(hash, token, stored);
+                    if echoed == Some(position) {
+                        echo = Some(token);
+                    }
                 }
                 assert!(self.bomb != Some(batch.ids[row]), "the bomb went off");
                 let nan = self.poison == Some(batch.ids[row]);
-                self.logits.extend((0..VOCAB).map(|id| if nan { f32::NAN } else { logit(hash, id) }));
+                let gain = |id| if echo == Some(id) { ECHO_GAIN } else { 0.0 };
+                let of = |id| if nan { f32::NAN } else { logit(hash, id) + gain(id) };
+                self.logits.extend((0..VOCAB).map(of));
             }
         }
         &self.logits
@@ -184,10 +205,6 @@ impl Constraint for Alternate {
         self.accepted.push(token);
     }
 
-    fn roll_back(&mut self, n: usize) {
-        self.accepted.truncate(self.accepted.len() - n);
-    }
-
     fn forced(&mut self, out: &mut Vec<u32>) {
         out.extend(&self.lead);
         out.extend(&self.due);
@@ -216,8 +233,12 @@ pub fn request(id: u64, prompt: Vec<u32>, max_tokens: u32) -> Request {
 }
 
 pub fn engine(pages: u64, config: Config) -> Engine {
+    engine_of(FakeModel::new(4096), pages, config)
+}
+
+pub fn engine_of(model: FakeModel, pages: u64, config: Config) -> Engine {
     let budget = Arc::new(KvBudget::new(Bytes(pages * PAGE_BYTES)));
-    Engine::new(Box::new(FakeModel::new(4096)), budget, config).unwrap()
+    Engine::new(Box::new(model), budget, config).unwrap()
 }
 
 /// One answer as its events told it.
@@ -333,10 +354,10 @@ pub fn run(engine: &mut Engine, request: Request) -> Outcome {
     listener.outcomes.remove(&id).unwrap()
 }
 
-/// The outcome of a request that runs alone, with all the memory it may need.
-pub fn alone(request: Request, context: Tokens) -> Outcome {
-    let config = Config { context: Some(context), ..Config::default() };
-    run(&mut engine(4096, config), request).without_cache()
+/// The outcome of a request that runs alone, without drafts, with all the memory it may need.
+pub fn alone(model: FakeModel, request: Request, context: Tokens) -> Outcome {
+    let config = Config { context: Some(context), speculation: false, ..Config::default() };
+    run(&mut engine_of(model, 4096, config), request).without_cache()
 }
 
 /// No pages in use, and none lost.

@@ -90,7 +90,9 @@ pub fn run(
     let vocab = u64::from(spec.vocab);
     let memory = Bytes(spec.kv.page_bytes().0.saturating_mul(plan.pages()));
     let most = plan.batch.last().copied().unwrap_or(1) as usize;
-    let config = Config { max_running: most.max(1), queue: most.max(1), ..Config::default() };
+    // Models loop on random prompts, and a draft of a loop would be timed as a decode.
+    let speculation = false;
+    let config = Config { max_running: most.max(1), queue: most.max(1), speculation, ..Config::default() };
     let engine = Engine::new(model, Arc::new(KvBudget::new(memory)), config)?;
     let mut bench = Bench { engine, vocab, requests: 0, prober };
     // The first pages, threads and caches are nobody's figure.

@@ -174,6 +174,7 @@ fn start_device(settings: &Settings) -> anyhow::Result<Arc<Local>> {
         step_tokens: settings.step_tokens,
         packed: settings.packed_weights.then(|| crate::store::packed_weights(&settings.data_dir)),
         step_time: settings.step_time,
+        speculation: settings.speculation,
     };
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
     Ok(Local::new(config, clock)?)

@@ -70,6 +70,9 @@ pub struct Layer {
     /// 50ms and twice what the answers alone take [default: auto]
     #[arg(long, value_name = "TIME", env = "HEARTH_STEP_TIME", hide_env_values = true)]
     pub step_time: Option<StepTimeArg>,
+    /// Draft tokens from what was said before; answers stay the same, and come sooner [default: on]
+    #[arg(long, value_name = "ON_OFF", env = "HEARTH_SPECULATION", hide_env_values = true)]
+    pub speculation: Option<Switch>,
 
     /// Seconds that running requests may go on after a stop was asked for [default: 10]
     #[arg(long, value_name = "SECONDS", env = "HEARTH_SHUTDOWN_LIMIT", hide_env_values = true)]
@@ -89,7 +92,7 @@ pub struct Layer {
 }
 
 /// The keys of `hearth.toml`, as its reader compares them; a test holds them to [`Layer`].
-const KEYS: [&str; 14] = [
+const KEYS: [&str; 16] = [
     "models",
     "listen",
     "api-key",
@@ -101,6 +104,7 @@ const KEYS: [&str; 14] = [
     "queue",
     "step-tokens",
     "step-time",
+    "speculation",
     "shutdown-limit",
     "responses-retention",
     "responses-size",
@@ -123,6 +127,7 @@ impl Layer {
             queue: self.queue.or(lower.queue),
             step_tokens: self.step_tokens.or(lower.step_tokens),
             step_time: self.step_time.or(lower.step_time),
+            speculation: self.speculation.or(lower.speculation),
             shutdown_limit: self.shutdown_limit.or(lower.shutdown_limit),
             responses_retention: self.responses_retention.or(lower.responses_retention),
             responses_size: self.responses_size.or(lower.responses_size),
@@ -156,6 +161,8 @@ pub struct Settings {
     pub step_tokens: Tokens,
     /// Time of one step while answers are being written.
     pub step_time: StepTime,
+    /// Whether tokens are drafted.
+    pub speculation: bool,
     /// How long a shutdown may take.
     pub shutdown_limit: Duration,
     /// How long responses are kept.
@@ -212,6 +219,7 @@ impl Settings {
             queue: wishes.queue.map_or(1024, |n| n.get() as usize),
             step_tokens: Tokens(wishes.step_tokens.map_or(512, Count::get)),
             step_time: wishes.step_time.map_or(StepTime::Auto, |time| time.0),
+            speculation: wishes.speculation != Some(Switch::Off),
             shutdown_limit: Duration::from_secs(wishes.shutdown_limit.unwrap_or(10)),
             responses_retention: Duration::from_secs(86_400) * wishes.responses_retention.unwrap_or(30),
             responses_size: wishes.responses_size.map_or(Bytes(1 << 30), |size| size.0),

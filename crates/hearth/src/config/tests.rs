@@ -71,6 +71,7 @@ fn every_key_of_the_file_is_a_setting_and_every_setting_has_a_key() {
         queue = 4
         step-tokens = 5
         step-time = "80ms"
+        speculation = "off"
         shutdown-limit = 6
         responses-retention = 7
         responses-size = "8MiB"
@@ -98,6 +99,7 @@ fn every_key_of_the_file_is_a_setting_and_every_setting_has_a_key() {
         queue: 4,
         step_tokens: Tokens(5),
         step_time: StepTime::AtMost(Duration::from_millis(80)),
+        speculation: false,
         shutdown_limit: Duration::from_secs(6),
         responses_retention: Duration::from_secs(7 * 86_400),
         responses_size: Bytes(8 << 20),
@@ -118,6 +120,7 @@ fn flags_lie_over_the_file_and_the_file_over_the_defaults() {
     assert_eq!(settings.models.len(), 1);
     assert_eq!(settings.queue, 1024);
     assert!(settings.packed_weights);
+    assert!(settings.speculation);
     assert_eq!(settings.listen, "127.0.0.1:8790".parse().expect("an address"));
     assert_eq!(settings.data_dir, Path::new("/data"));
 }

@@ -216,10 +216,6 @@ impl Constraint for Grammar {
         });
     }
 
-    fn roll_back(&mut self, n: usize) {
-        self.with(|parser| parser.rollback(n).map_err(|error| error.to_string()));
-    }
-
     fn forced(&mut self, out: &mut Vec<u32>) {
         {
             let state = self.desk.lock();
