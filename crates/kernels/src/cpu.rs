@@ -3,7 +3,7 @@
 //! Invariant: a tensor's memory holds `rows * width` elements. Clones of a [`Cpu`] share the threads and
 //! nothing else, so several engines may each have one.
 
-use crate::attention;
+use crate::attention::{self, Paging};
 use crate::buffer::{Buffer, Shared};
 pub use crate::kv::Kv;
 use crate::matmul::{self, Input, Task};
@@ -84,6 +84,7 @@ pub struct Cpu {
     quantised: Quantised,
     /// Angles of the last two calls' kinds: models with two kinds of layer alternate.
     angles: [Angles; 2],
+    paging: Paging,
 }
 
 impl Clone for Cpu {
@@ -105,7 +106,7 @@ impl Cpu {
     }
 
     fn assemble(level: Level, pool: Arc<Pool>) -> Self {
-        Self { level, pool, quantised: Quantised::empty(), angles: Default::default() }
+        Self { level, pool, quantised: Quantised::empty(), angles: Default::default(), paging: Paging::new() }
     }
 
     /// The instruction sets that this CPU has, slowest first.
@@ -356,7 +357,8 @@ impl Device for Cpu {
         assert_eq!((queries.width, out.width), (width, width), "all query heads");
         assert_eq!(queries.rows(), batch.rows(), "a query row per row");
         out.set_rows(queries.rows());
-        attention::paged(self.level, &self.pool, kv, layer, &queries.data, batch, spec, &mut out.data);
+        let Self { level, pool, paging, .. } = self;
+        paging.run(*level, pool, kv, layer, &queries.data, batch, spec, &mut out.data);
     }
 
     fn attention_full(

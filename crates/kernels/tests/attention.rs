@@ -181,6 +181,30 @@ fn every_instruction_set_and_thread_count_gives_the_same_bits() {
 }
 
 #[test]
+fn pages_before_the_window_are_never_read() {
+    let spec = spec(4, 2, 32, Some(40));
+    let len = 300;
+    let mut cpu = cpu(*Cpu::isas().last().unwrap(), 2);
+    let s = sequence(&spec, len, 8);
+    let width = spec.heads * spec.head_dim;
+    for rows in [1, 3, 60] {
+        let mut kv = kv(&cpu, &spec);
+        let all = step(&mut cpu, &mut kv, &spec, &[(&s, 0, len, &pages(0, len))]);
+        // The first row sees from here on; reading a page that has no memory would panic.
+        let first = len - rows + 1 - 40;
+        for page in 0..first / PAGE_TOKENS {
+            cpu.drop_page(&mut kv, PageId(page as u32));
+        }
+        let mut batch = Batch::default();
+        batch.push(&vec![0; rows], (len - rows) as u32, &pages(0, len));
+        let q = cpu.upload(width, &s.q[(len - rows) * width..]);
+        let mut out = cpu.tensor(width);
+        cpu.attention(&kv, 1, &q, &batch, &spec, &mut out);
+        assert_eq!(bits(cpu.host(&out)), bits(&all[(len - rows) * width..]), "{rows} rows");
+    }
+}
+
+#[test]
 fn what_a_page_held_before_does_not_matter() {
     let spec = spec(2, 1, 64, None);
     let mut cpu = cpu(*Cpu::isas().last().unwrap(), 1);
@@ -299,6 +323,71 @@ proptest! {
             got.extend_from_slice(&out[(other_len - other_from) * heads * dim..]);
             from += chunk;
         }
+        prop_assert_eq!(bits(&got), bits(&expected));
+    }
+}
+
+/// A family of sequences: each goes on where another one's pages are shared with it.
+#[derive(Clone, Debug)]
+struct Family {
+    shape: usize,
+    window: Option<u32>,
+    /// For each member: the earlier member that it follows, for how many pages, its length and new rows.
+    members: Vec<(usize, usize, usize, usize)>,
+    threads: usize,
+}
+
+fn families() -> impl Strategy<Value = Family> {
+    let window = prop_oneof![3 => Just(None), 1 => (1u32..400).prop_map(Some)];
+    let rows = prop_oneof![4 => Just(1usize), 2 => 2usize..17, 1 => 17usize..40];
+    let member = (0usize..8, 0usize..40, 1usize..700, rows);
+    (0usize..4, window, proptest::collection::vec(member, 1..7), 1usize..5)
+        .prop_map(|(shape, window, members, threads)| Family { shape, window, members, threads })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(40))]
+
+    /// Sequences that share pages with others get what they get alone.
+    #[test]
+    fn shared_pages_give_what_own_pages_give(family in families()) {
+        let (heads, kv_heads, dim) = [(3, 1, 64), (4, 4, 16), (9, 3, 24), (14, 2, 32)][family.shape];
+        let spec = spec(heads, kv_heads, dim, family.window);
+        let (width, kv_width) = (heads * dim, kv_heads * dim);
+        let best = *Cpu::isas().last().unwrap();
+        let mut together = cpu(best, family.threads);
+        let mut together_kv = kv(&together, &spec);
+        let mut members: Vec<(Sequence, Vec<PageId>, usize)> = Vec::new();
+        let mut next = 0;
+        let mut expected = Vec::new();
+        for (i, (leader, shared, len, rows)) in family.members.iter().enumerate() {
+            let mut s = sequence(&spec, *len, 10 + 3 * i as u64);
+            let mut own = pages(next, *len);
+            next += own.len() as u32;
+            let rows = (*rows).min(*len);
+            if let Some((other, other_pages, other_rows)) = members.get(*leader) {
+                // Whole pages of both that are in the cache before this step.
+                let other_done = (other.k.len() / kv_width - other_rows) / PAGE_TOKENS;
+                let shared = (*shared).min(other_done).min((len - rows) / PAGE_TOKENS);
+                own[..shared].copy_from_slice(&other_pages[..shared]);
+                let tokens = shared * PAGE_TOKENS * kv_width;
+                s.k[..tokens].copy_from_slice(&other.k[..tokens]);
+                s.v[..tokens].copy_from_slice(&other.v[..tokens]);
+            }
+            if *len > rows {
+                step(&mut together, &mut together_kv, &spec, &[(&s, 0, len - rows, &own)]);
+            }
+            let mut alone = cpu(best, 1);
+            let mut alone_kv = kv(&alone, &spec);
+            let all = step(&mut alone, &mut alone_kv, &spec, &[(&s, 0, *len, &pages(0, *len))]);
+            expected.extend_from_slice(&all[(len - rows) * width..]);
+            members.push((s, own, rows));
+        }
+        let parts: Vec<_> = members
+            .iter()
+            .map(|(s, pages, rows)| (s, s.k.len() / kv_width - rows, s.k.len() / kv_width, &pages[..]))
+            .collect();
+        let got = step(&mut together, &mut together_kv, &spec, &parts);
         prop_assert_eq!(bits(&got), bits(&expected));
     }
 }

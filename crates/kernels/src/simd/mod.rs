@@ -21,6 +21,19 @@ use crate::Isa;
 /// Lanes of a vector; also the number of output rows that a weight panel interleaves.
 pub(crate) const LANES: usize = 16;
 
+/// Asks for the line of memory that `x` begins in, up to the second-level cache. A hint, without effect on
+/// what is computed.
+#[inline(always)]
+pub(crate) fn prefetch(x: &[u8]) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: the instruction is in the baseline and reads nothing that the program could see.
+    unsafe {
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T1 }>(x.as_ptr().cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _no_hint = x;
+}
+
 /// A piece of work that can run on any instruction set.
 pub(crate) trait Kernel {
     /// What it gives.
