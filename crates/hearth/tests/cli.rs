@@ -297,6 +297,52 @@ fn a_script_tells_its_tokens_and_talks_in_the_terminal() {
     fails(&data, &["bench", "model", "--model", "script:s.json"], &["is a script"]);
 }
 
+#[test]
+fn a_server_is_measured_its_result_saved_drawn_and_compared() {
+    let data = folder();
+    std::fs::write(data.path().join("s.json"), "{\"turns\": [{\"text\": \"Good day to you all.\"}]}")
+        .expect("write");
+    let (running, address) = serve(&data, &["--model", "script:s.json"]);
+    let url = format!("http://{address}");
+    let pid = running.0.id().to_string();
+    let load =
+        ["bench", "load", "--url", &url, "--scenario", "long-prompt", "--sessions", "2", "--turns", "2"];
+    let outputs = ["--repeats", "0", "--pid", &pid, "--json", "a.json", "--report", "a.html"];
+    let output = run(&data, &[&load[..], &outputs].concat());
+    let table = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{output:?}");
+    for part in ["TTFT, first turn, p50", "turns that ended well        4", "server memory after", "int8"] {
+        assert!(table.contains(part), "{part} is not in: {table}");
+    }
+    let trace = "{\"timestamp\":0,\"input_length\":5,\"output_length\":3,\"hash_ids\":[1]}\n";
+    std::fs::write(data.path().join("t.jsonl"), trace.repeat(2)).expect("write");
+    let replay = ["bench", "load", "--url", &url, "--trace", "t.jsonl", "--repeats", "0", "--json", "b.json"];
+    let output = run(&data, &replay);
+    assert!(String::from_utf8_lossy(&output.stdout).contains("sent late, max"), "{output:?}");
+    let output = run(&data, &["bench", "compare", "a.json", "b.json", "--report", "c.html"]);
+    let table = String::from_utf8_lossy(&output.stdout);
+    assert!(table.contains("differs: trace is - in A, t.jsonl in B"), "{output:?}");
+    for page in ["a.html", "c.html"] {
+        let page = std::fs::read_to_string(data.path().join(page)).expect("drawn");
+        assert!(page.starts_with("<!DOCTYPE html>") && page.contains("<svg"), "{page}");
+    }
+}
+
+#[test]
+fn what_is_wrong_with_a_measurement_is_told_before_it_with_the_flag() {
+    let data = folder();
+    let load = |args: &[&str], parts: &[&str]| {
+        fails(&data, &[&["bench", "load", "--url", "http://127.0.0.1:1"], args].concat(), parts);
+    };
+    load(&["--limit", "3"], &["--trace"]);
+    load(&["--trace", "t", "--turns", "3"], &["--turns", "--trace"]);
+    load(&["--trace", "none.jsonl"], &["--trace: none.jsonl"]);
+    load(&["--report", "none/a.html"], &["--report: cannot write"]);
+    load(&["--pid", "4294967295"], &["--pid: no process"]);
+    load(&[], &["--url: no server answers at http://127.0.0.1:1"]);
+    load(&["--speed", "0"], &["--speed", "a number from 0.001"]);
+}
+
 fn json_tokens(output: &Output) -> Vec<serde_json::Value> {
     serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"))
 }
