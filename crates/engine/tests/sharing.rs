@@ -82,7 +82,7 @@ fn a_leader_that_is_preempted_is_followed_again() {
     for id in 0..8 {
         assert_eq!(
             listener.outcomes[&RequestId(id)].clone().without_cache(),
-            alone(session(id), Tokens(832))
+            alone(FakeModel::new(4096), session(id), Tokens(832))
         );
     }
 }
