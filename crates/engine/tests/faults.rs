@@ -32,7 +32,7 @@ fn turn(engine: &mut Engine, sessions: &mut [Vec<u32>], turn: u64) -> usize {
     for (s, session) in (0..).zip(sessions.iter_mut()) {
         let outcome = &listener.outcomes[&RequestId(turn * n + s)];
         assert_eq!(outcome.answers[0].finished, Some(FinishReason::Length), "no turn fails");
-        let expected = alone(request(0, session.clone(), ANSWER), engine.context());
+        let expected = alone(FakeModel::new(4096), request(0, session.clone(), ANSWER), engine.context());
         assert_eq!(outcome.clone().without_cache(), expected, "nor says anything else");
         session.extend(outcome.ids());
     }
