@@ -1,7 +1,8 @@
 //! Aligned memory for weights, activations and KV pages.
 //!
 //! Invariant: the elements are initialised (fresh memory is zero) and start on a 64-byte border.
-//! Large buffers come straight from the system, ask for huge pages, and go back to it when dropped.
+//! Large buffers come straight from the system, ask for huge pages, and go back to it when dropped. Those that
+//! stay as long as a model are cut from larger reservations, so that small matrices lie on huge pages too.
 
 use base::Bytes;
 use device::DeviceError;
@@ -9,6 +10,7 @@ use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
+use std::sync::{Mutex, PoisonError};
 
 /// Where every buffer, and every panel of a matrix, starts.
 pub(crate) const ALIGN: usize = 64;
@@ -16,6 +18,13 @@ pub(crate) const ALIGN: usize = 64;
 const MAPPED: usize = 128 << 10;
 /// Size and alignment of a huge page; buffers of several of them are aligned to it.
 const HUGE: usize = 2 << 20;
+const PAGE: usize = 4096;
+
+/// Address space that is reserved at a time for buffers that stay; memory is taken as they are written.
+const RESERVED: usize = 64 << 20;
+
+/// What is left of the last reservation: its start, and its bytes.
+static REST: Mutex<(usize, usize)> = Mutex::new((0, 0));
 
 /// Types for which every bit pattern is a value.
 ///
@@ -54,6 +63,15 @@ impl<T: Plain> Buffer<T> {
 
     /// `len` zeros, or the error that the memory could not be had.
     pub(crate) fn zeroed(len: usize) -> Result<Self, DeviceError> {
+        Self::with(len, map)
+    }
+
+    /// As [`Buffer::zeroed`], for what stays as long as a model and is read all the time.
+    pub(crate) fn lasting(len: usize) -> Result<Self, DeviceError> {
+        Self::with(len, map_lasting)
+    }
+
+    fn with(len: usize, map: fn(usize) -> Option<NonNull<u8>>) -> Result<Self, DeviceError> {
         if len == 0 || size_of::<T>() == 0 {
             return Ok(Self { len, ..Self::empty() });
         }
@@ -96,7 +114,8 @@ impl<T: Plain> DerefMut for Buffer<T> {
 impl<T: Plain> Drop for Buffer<T> {
     fn drop(&mut self) {
         if self.bytes >= MAPPED {
-            // SAFETY: `map` gave exactly this range, and nobody else knows it.
+            // SAFETY: `map` or `map_lasting` gave exactly this range (up to its last page's end), and nobody
+            // else knows it.
             unsafe { libc::munmap(self.start.as_ptr().cast(), self.bytes) };
         } else if self.bytes > 0 {
             // SAFETY: `allocate` gave this memory with this layout.
@@ -134,9 +153,8 @@ fn map(bytes: usize) -> Option<NonNull<u8>> {
     if slack == 0 {
         return NonNull::new(start.cast());
     }
-    let page = 4096;
     let head = start.align_offset(HUGE);
-    let end = bytes.next_multiple_of(page);
+    let end = bytes.next_multiple_of(PAGE);
     // SAFETY: both ranges lie in the mapping made above, outside of the part that is kept; `head` is
     // a multiple of the page size because the mapping starts on a page.
     unsafe {
@@ -151,6 +169,23 @@ fn map(bytes: usize) -> Option<NonNull<u8>> {
         libc::madvise(kept, bytes, libc::MADV_HUGEPAGE);
         NonNull::new(kept.cast())
     }
+}
+
+/// Memory as from `map`, but next to what was mapped before: the huge pages of a reservation are shared by
+/// neighbours, where each small buffer alone could have none.
+fn map_lasting(bytes: usize) -> Option<NonNull<u8>> {
+    let size = bytes.next_multiple_of(PAGE);
+    if size > RESERVED / 4 {
+        return map(bytes);
+    }
+    let mut rest = REST.lock().unwrap_or_else(PoisonError::into_inner);
+    if rest.1 < size {
+        // What is left of the old one was never touched but for the end of a huge page.
+        *rest = (map(RESERVED)?.as_ptr().expose_provenance(), RESERVED);
+    }
+    let start = rest.0;
+    *rest = (start + size, rest.1 - size);
+    NonNull::new(std::ptr::with_exposed_provenance_mut(start))
 }
 
 /// The bytes of plain elements.
@@ -210,9 +245,28 @@ mod tests {
     }
 
     #[test]
+    fn buffers_that_stay_are_zero_aligned_and_apart() {
+        let sizes = [1, 4096, MAPPED, MAPPED + 1, 600_000, RESERVED / 4, RESERVED / 4 + 1, RESERVED];
+        let mut buffers: Vec<_> = sizes.map(|len| Buffer::<u8>::lasting(len).expect("memory")).into();
+        for (i, buffer) in buffers.iter_mut().enumerate() {
+            assert!(buffer.iter().all(|x| *x == 0), "{} bytes", sizes[i]);
+            assert_eq!(buffer.as_ptr().align_offset(ALIGN), 0);
+            buffer.fill(i as u8 + 1);
+        }
+        // Each has its own memory still when others have given theirs back.
+        buffers.remove(3);
+        for (buffer, i) in buffers.iter().zip([1, 2, 3, 5, 6, 7, 8]) {
+            assert!(buffer.iter().all(|x| *x == i));
+        }
+        let fresh = Buffer::<u8>::lasting(MAPPED).expect("memory");
+        assert!(fresh.iter().all(|x| *x == 0));
+    }
+
+    #[test]
     fn absurd_sizes_are_refused_not_fatal() {
         assert!(matches!(Buffer::<f32>::zeroed(usize::MAX / 2), Err(DeviceError::OutOfMemory(_))));
         assert!(matches!(Buffer::<u8>::zeroed(1 << 60), Err(DeviceError::OutOfMemory(_))));
+        assert!(matches!(Buffer::<u8>::lasting(1 << 60), Err(DeviceError::OutOfMemory(_))));
     }
 
     #[test]

@@ -344,7 +344,7 @@ pub(crate) fn pack(
     let Plan { dtype, row_bytes, code_bytes, panel_bytes, total } = Plan::of(source, format)?;
     let (rows, cols) = (source.rows, source.cols);
     let (panels, blocks) = (rows.div_ceil(LANES), cols.div_ceil(32));
-    let mut data = Buffer::<u8>::zeroed(total)?;
+    let mut data = Buffer::<u8>::lasting(total)?;
     let out = Shared::new(&mut data);
     pool.ranges(panels, panels.div_ceil(pool.threads() * 16), &|range| {
         let mut quantised = vec![Vec::new(); LANES];

@@ -64,9 +64,10 @@ impl Simd for Avx512 {
                 2 => kernel.tile::<Self, 2>(self, first, 2),
                 3 | 4 => kernel.tile::<Self, 4>(self, first, left),
                 5..=8 => kernel.tile::<Self, 8>(self, first, left),
-                _ => kernel.tile::<Self, 8>(self, first, 8),
+                9..=12 => kernel.tile::<Self, 12>(self, first, left),
+                _ => kernel.tile::<Self, 16>(self, first, left.min(16)),
             }
-            first += left.min(8);
+            first += left.min(16);
         }
     }
 
