@@ -21,9 +21,12 @@ use std::ops::Range;
 /// Bytes of activations that a chunk of rows may take.
 const CHUNK_BYTES: usize = 512 << 10;
 
-/// Panels that are read side by side for a single row: memory gives more to several streams than to one
+/// Panels that are read side by side for few rows: memory gives more to several streams than to one
 /// (measured: one stream, even with software prefetch, takes a seventh longer; prefetch beside four gives nothing).
 const STREAMS: usize = 4;
+
+/// Most rows that panels are read side by side for; more rows are limited by arithmetic.
+const FEW_ROWS: usize = 8;
 
 /// Repeats a body for `r` in `0..R`, `R <= 16`, without a loop: the compiler leaves large bodies rolled, and the
 /// sums would then live in memory.
@@ -62,7 +65,7 @@ pub(crate) fn run(level: Level, pool: &Pool, input: &Input<'_>, tasks: &[Task<'_
     let chunks = rows.div_ceil(chunk);
     let panels: usize = tasks.iter().map(|t| t.weight.panels()).sum();
     let mut group = (panels * chunks / (pool.threads() * 8)).clamp(1, 16);
-    if rows == 1 && panels >= pool.threads() * 16 {
+    if rows <= FEW_ROWS && panels >= pool.threads() * 16 {
         // Whole sets of streams, where that leaves enough items to share out.
         group = group.next_multiple_of(STREAMS);
     }
@@ -421,17 +424,20 @@ impl<C: Codes, Q: Scaling> Kernel for Int<'_, C, Q> {
         let Part { input, task, panels, rows } = self.0;
         let x = input.quantised;
         let mut panels = panels;
-        if rows.len() == 1 && rows.start % TILE == 0 && x.rows - rows.start == 1 {
-            // Alone in its tile: its blocks follow one another.
+        let few = rows.start % TILE == 0 && rows.end == x.rows && rows.len() <= FEW_ROWS;
+        if few {
             let from = rows.start * x.blocks;
-            let (a, meta) = (&x.codes[from..][..x.blocks], &x.meta[from..][..x.blocks]);
-            while panels.len() >= STREAMS {
-                int_streams::<S, C, Q, STREAMS>(s, task, panels.start, rows.start, a, meta);
-                panels.start += STREAMS;
-            }
-            while panels.len() >= 2 {
-                int_streams::<S, C, Q, 2>(s, task, panels.start, rows.start, a, meta);
-                panels.start += 2;
+            let few =
+                Few { task, row: rows.start, rows: rows.len(), a: &x.codes[from..], meta: &x.meta[from..] };
+            match rows.len() {
+                1 => {
+                    few.panels::<S, C, Q, STREAMS, 1>(s, &mut panels);
+                    few.panels::<S, C, Q, 2, 1>(s, &mut panels);
+                }
+                2 if S::WIDE => few.panels::<S, C, Q, STREAMS, 2>(s, &mut panels),
+                3 | 4 if S::WIDE => few.panels::<S, C, Q, STREAMS, 4>(s, &mut panels),
+                5.. if S::WIDE => few.panels::<S, C, Q, 2, 8>(s, &mut panels),
+                _ => {}
             }
         }
         for panel in panels {
@@ -457,35 +463,58 @@ impl<C: Codes, Q: Scaling> Kernel for Int<'_, C, Q> {
     }
 }
 
-/// One row times `P` panels side by side.
-#[inline(always)]
-fn int_streams<S: Simd, C: Codes, Q: Scaling, const P: usize>(
-    s: S,
-    task: &Task<'_>,
-    panel: usize,
+/// The only tile of a batch of few rows: what limits it is how fast weights come from memory.
+struct Few<'a> {
+    task: &'a Task<'a>,
     row: usize,
-    a: &[[i8; 32]],
-    meta: &[Meta],
-) {
-    let layout = Layout::of(task.weight.dtype);
-    let (span, scale_bytes) = (layout.span(), layout.scale_bytes());
-    let mut codes: [&[u8]; P] = [&[]; P];
-    let mut scales: [&[u8]; P] = [&[]; P];
-    for p in 0..P {
-        (codes[p], scales[p]) = task.weight.panel(panel + p).split_at(task.weight.code_bytes);
-    }
-    let mut sums = [s.splat(0.0); P];
-    for (b, (a, meta)) in a.iter().zip(meta).enumerate() {
-        for p in 0..P {
-            let codes = &codes[p][b * C::BYTES..][..C::BYTES];
-            let w = C::unpack(s, codes);
-            let group = &scales[p][b / span * scale_bytes..][..scale_bytes];
-            let scales = Q::load(s, layout, group, b);
-            sums[p] = Q::add::<S, C>(s, &scales, &w, a, meta, sums[p]);
+    rows: usize,
+    a: &'a [[i8; 32]],
+    meta: &'a [Meta],
+}
+
+impl Few<'_> {
+    /// Takes panels by `P` side by side, as long as there are so many; the tile has at most `R` rows.
+    #[inline(always)]
+    fn panels<S: Simd, C: Codes, Q: Scaling, const P: usize, const R: usize>(
+        &self,
+        s: S,
+        panels: &mut Range<usize>,
+    ) {
+        while panels.len() >= P {
+            self.streams::<S, C, Q, P, R>(s, panels.start);
+            panels.start += P;
         }
     }
-    for p in 0..P {
-        store(s, task, row, panel + p, sums[p]);
+
+    #[inline(always)]
+    fn streams<S: Simd, C: Codes, Q: Scaling, const P: usize, const R: usize>(&self, s: S, panel: usize) {
+        let Self { task, a, meta, .. } = *self;
+        let layout = Layout::of(task.weight.dtype);
+        let (span, scale_bytes) = (layout.span(), layout.scale_bytes());
+        let mut codes: [&[u8]; P] = [&[]; P];
+        let mut scales: [&[u8]; P] = [&[]; P];
+        for p in 0..P {
+            (codes[p], scales[p]) = task.weight.panel(panel + p).split_at(task.weight.code_bytes);
+        }
+        let mut sums = [[s.splat(0.0); R]; P];
+        for b in 0..task.weight.blocks() {
+            let at = b * self.rows;
+            let a: &[[i8; 32]; R] = a[at..].first_chunk().expect("blocks of all rows, or slack");
+            let meta: &[Meta; R] = meta[at..].first_chunk().expect("blocks of all rows, or slack");
+            for p in 0..P {
+                let w = C::unpack(s, &codes[p][b * C::BYTES..][..C::BYTES]);
+                let group = &scales[p][b / span * scale_bytes..][..scale_bytes];
+                let scales = Q::load(s, layout, group, b);
+                unrolled!(r < R, {
+                    sums[p][r] = Q::add::<S, C>(s, &scales, &w, &a[r], &meta[r], sums[p][r]);
+                });
+            }
+        }
+        for p in 0..P {
+            for r in 0..self.rows {
+                store(s, task, self.row + r, panel + p, sums[p][r]);
+            }
+        }
     }
 }
 
