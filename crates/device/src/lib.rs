@@ -16,7 +16,7 @@ mod shared;
 
 pub use batch::{Batch, BatchSequence, PageCopy, PageId};
 pub use dtype::{DType, LoadFormat, MatrixSource};
-pub use kv::{KvGroup, KvReach, KvSpec, PAGE_TOKENS};
+pub use kv::{KvFormat, KvGroup, KvReach, KvSpec, PAGE_TOKENS};
 pub use shared::SharedBytes;
 
 use std::borrow::Cow;

@@ -93,7 +93,7 @@ fn tables(case: &Case) -> (Vec<Vec<PageId>>, usize) {
 fn filled(cpu: &mut Cpu, shape: &Shape, pages: usize) -> Kv {
     let Shape { layers, kv_heads, head_dim, .. } = *shape;
     let group = KvGroup { reach: KvReach::Full, layers: (0..layers).collect(), kv_heads, head_dim };
-    let mut kv = cpu.kv(&KvSpec { groups: vec![group] });
+    let mut kv = cpu.kv(&KvSpec { groups: vec![group], ..KvSpec::default() });
     let all: Vec<PageId> = (0..pages as u32).map(PageId).collect();
     for page in &all {
         cpu.ensure_page(&mut kv, *page).expect("memory");
@@ -160,7 +160,7 @@ fn measure(cpu: &mut Cpu, probe: &Probe, shape: &Shape, case: &Case) {
 fn kv_bytes(shape: &Shape, tokens: usize) -> f64 {
     let Shape { layers, kv_heads, head_dim, .. } = *shape;
     let group = KvGroup { reach: KvReach::Full, layers: (0..layers).collect(), kv_heads, head_dim };
-    KvSpec { groups: vec![group] }.token_bytes().0 as f64 * tokens as f64
+    KvSpec { groups: vec![group], ..KvSpec::default() }.token_bytes().0 as f64 * tokens as f64
 }
 
 fn main() {

@@ -50,7 +50,7 @@ fn product(cpu: &mut Cpu, weight: &Matrix, rows: usize, cols: usize, m: usize) -
 fn attention(cpu: &mut Cpu, context: usize, m: usize) -> f64 {
     let spec = AttentionSpec { heads: 12, kv_heads: 2, head_dim: 128, scale: 0.1, window: None };
     let group = KvGroup { reach: KvReach::Full, layers: vec![0], kv_heads: 2, head_dim: 128 };
-    let mut kv = cpu.kv(&KvSpec { groups: vec![group] });
+    let mut kv = cpu.kv(&KvSpec { groups: vec![group], ..KvSpec::default() });
     let pages: Vec<PageId> = (0..context.div_ceil(16) as u32).map(PageId).collect();
     for page in &pages {
         cpu.ensure_page(&mut kv, *page).expect("memory");

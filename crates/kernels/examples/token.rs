@@ -113,7 +113,7 @@ fn main() {
     let frequencies = cpu.vector(&(0..head_dim / 2).map(|i| 1.0 / (i as f32 + 1.0)).collect::<Vec<_>>());
     let spec = AttentionSpec { heads, kv_heads, head_dim, scale: 0.1, window: None };
     let group = KvGroup { reach: KvReach::Full, layers: (0..shape.layers).collect(), kv_heads, head_dim };
-    let mut kv = cpu.kv(&KvSpec { groups: vec![group] });
+    let mut kv = cpu.kv(&KvSpec { groups: vec![group], ..KvSpec::default() });
     let mut batch = Batch::default();
     for sequence in 0..rows as u32 {
         let pages: Vec<PageId> = (sequence * 8..sequence * 8 + 8).map(PageId).collect();

@@ -194,12 +194,6 @@ pub(crate) fn as_bytes<T: Plain>(x: &[T]) -> &[u8] {
     unsafe { std::slice::from_raw_parts(x.as_ptr().cast(), size_of_val(x)) }
 }
 
-/// The bytes of plain elements, writable.
-pub(crate) fn as_bytes_mut<T: Plain>(x: &mut [T]) -> &mut [u8] {
-    // SAFETY: as in `as_bytes`; every byte pattern is a value.
-    unsafe { std::slice::from_raw_parts_mut(x.as_mut_ptr().cast(), size_of_val(x)) }
-}
-
 /// A slice that several threads write at once, each its own part.
 pub(crate) struct Shared<'a, T> {
     start: *mut T,

@@ -553,7 +553,7 @@ impl<C: Codes, Q: Scaling> TileKernel for IntTile<'_, C, Q> {
     }
 }
 
-/// Loads sixteen weights of a float format.
+/// Loads sixteen elements of a format that needs no more than its codes.
 pub(crate) trait Element: 'static {
     const BYTES: usize;
     fn load<S: Simd>(s: S, x: &[u8]) -> S::F;
@@ -577,7 +577,7 @@ impl Element for F16 {
     }
 }
 
-struct Bf16;
+pub(crate) struct Bf16;
 impl Element for Bf16 {
     const BYTES: usize = 2;
     #[inline(always)]

@@ -1,11 +1,13 @@
 //! Attention and KV pages: against softmax in double precision, and bit for bit under every way to cut a
-//! prompt, share a batch, or place pages.
+//! prompt, share a batch, or place pages; in every format of keys and values.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 mod common;
 
 use common::*;
-use device::{AttentionSpec, Batch, Device, KvGroup, KvReach, KvSpec, PAGE_TOKENS, PageCopy, PageId};
+use device::{
+    AttentionSpec, Batch, Device, KvFormat, KvGroup, KvReach, KvSpec, PAGE_TOKENS, PageCopy, PageId,
+};
 use kernels::{Cpu, Isa, Kv};
 use proptest::prelude::*;
 
@@ -30,10 +32,14 @@ fn sequence(spec: &AttentionSpec, len: usize, seed: u64) -> Sequence {
     }
 }
 
-fn kv(cpu: &Cpu, spec: &AttentionSpec) -> Kv {
+fn kv_spec(spec: &AttentionSpec, format: KvFormat) -> KvSpec {
     let group =
         |layers| KvGroup { reach: KvReach::Full, layers, kv_heads: spec.kv_heads, head_dim: spec.head_dim };
-    cpu.kv(&KvSpec { groups: vec![group(vec![1]), group(vec![0, 2])] })
+    KvSpec { groups: vec![group(vec![1]), group(vec![0, 2])], format }
+}
+
+fn kv(cpu: &Cpu, spec: &AttentionSpec, format: KvFormat) -> Kv {
+    cpu.kv(&kv_spec(spec, format))
 }
 
 /// Runs rows `[from, to)` of each named sequence as one batch on layer 1; gives all rows' results.
@@ -67,37 +73,50 @@ fn pages(first: u32, len: usize) -> Vec<PageId> {
     (0..len.div_ceil(PAGE_TOKENS) as u32).map(|i| PageId(first + i)).collect()
 }
 
-/// Softmax attention in double precision over keys and values as `round` gives them.
+/// Keys or values, heads of `dim` elements, as a format keeps them.
+fn kept(x: &[f32], dim: usize, format: KvFormat) -> Vec<f64> {
+    let wide = |x: f32| f64::from(x);
+    match format {
+        KvFormat::F16 => x.iter().map(|x| wide(half::f16::from_f32(*x).to_f32())).collect(),
+        KvFormat::Bf16 => x.iter().map(|x| wide(half::bf16::from_f32(*x).to_f32())).collect(),
+        KvFormat::Int8 => {
+            let head = |x: &[f32]| {
+                let peak = x.iter().fold(0.0, |peak, x| x.abs().max(peak));
+                let code = move |x: &f32| wide((x * (127.0 / peak)).round_ties_even()) * wide(peak / 127.0);
+                x.iter().map(code).collect::<Vec<_>>()
+            };
+            x.chunks(dim).flat_map(head).collect()
+        }
+    }
+}
+
+/// Softmax attention in double precision over `keys` and `values`.
 fn naive(
-    s: &Sequence,
+    queries: &[f32],
+    (keys, values): (&[f64], &[f64]),
     spec: &AttentionSpec,
     row: usize,
     sees: std::ops::Range<usize>,
-    round: fn(f32) -> f32,
 ) -> Vec<f64> {
     let dim = spec.head_dim;
     let mut out = Vec::new();
     for head in 0..spec.heads {
         let kv_head = head / (spec.heads / spec.kv_heads);
-        let q = &s.q[(row * spec.heads + head) * dim..][..dim];
-        let at = |x: &[f32], p: usize, d: usize| f64::from(round(x[(p * spec.kv_heads + kv_head) * dim + d]));
+        let q = &queries[(row * spec.heads + head) * dim..][..dim];
+        let at = |x: &[f64], p: usize, d: usize| x[(p * spec.kv_heads + kv_head) * dim + d];
         let scores: Vec<f64> = sees
             .clone()
-            .map(|p| (0..dim).map(|d| f64::from(q[d]) * at(&s.k, p, d)).sum::<f64>() * f64::from(spec.scale))
+            .map(|p| (0..dim).map(|d| f64::from(q[d]) * at(keys, p, d)).sum::<f64>() * f64::from(spec.scale))
             .collect();
         let peak = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         let weights: Vec<f64> = scores.iter().map(|x| (x - peak).exp()).collect();
         let total: f64 = weights.iter().sum();
         for d in 0..dim {
-            let sum: f64 = weights.iter().zip(sees.clone()).map(|(w, p)| w * at(&s.v, p, d)).sum();
+            let sum: f64 = weights.iter().zip(sees.clone()).map(|(w, p)| w * at(values, p, d)).sum();
             out.push(sum / total);
         }
     }
     out
-}
-
-fn half(x: f32) -> f32 {
-    half::f16::from_f32(x).to_f32()
 }
 
 #[track_caller]
@@ -109,7 +128,7 @@ fn check_close(got: &[f32], expected: &[f64]) {
 
 #[test]
 fn paged_attention_is_softmax_over_what_a_row_sees() {
-    for isa in Cpu::isas() {
+    for format in KvFormat::ALL {
         for (heads, kv_heads, dim, window) in [
             (6, 2, 64, None),
             (4, 4, 24, None),
@@ -120,14 +139,19 @@ fn paged_attention_is_softmax_over_what_a_row_sees() {
         ] {
             let spec = spec(heads, kv_heads, dim, window);
             let len = 150;
-            let mut cpu = cpu(isa, 2);
-            let mut kv = kv(&cpu, &spec);
             let s = sequence(&spec, len, 5);
-            let got = step(&mut cpu, &mut kv, &spec, &[(&s, 0, len, &pages(3, len))]);
-            for row in [0, 1, 15, 16, 17, 63, 64, 100, 149] {
+            let (k, v) = (kept(&s.k, dim, format), kept(&s.v, dim, format));
+            let rows = [0, 1, 15, 16, 17, 63, 64, 100, 149].map(|row| {
                 let from = window.map_or(0, |w| (row + 1usize).saturating_sub(w as usize));
-                let expected = naive(&s, &spec, row, from..row + 1, half);
-                check_close(&got[row * heads * dim..][..heads * dim], &expected);
+                (row, naive(&s.q, (&k, &v), &spec, row, from..row + 1))
+            });
+            for isa in Cpu::isas() {
+                let mut cpu = cpu(isa, 2);
+                let mut kv = kv(&cpu, &spec, format);
+                let got = step(&mut cpu, &mut kv, &spec, &[(&s, 0, len, &pages(3, len))]);
+                for (row, expected) in &rows {
+                    check_close(&got[row * heads * dim..][..heads * dim], expected);
+                }
             }
         }
     }
@@ -141,6 +165,8 @@ fn full_attention_sees_the_whole_segment_in_single_precision() {
             let lens = [1usize, 70, 16, 33];
             let rows: usize = lens.iter().sum();
             let s = sequence(&spec, rows, 9);
+            let wide = |x: &[f32]| x.iter().map(|x| f64::from(*x)).collect::<Vec<_>>();
+            let (wide_k, wide_v) = (wide(&s.k), wide(&s.v));
             let mut cpu = cpu(isa, 2);
             let (q, k, v) = (
                 cpu.upload(heads * dim, &s.q),
@@ -154,7 +180,7 @@ fn full_attention_sees_the_whole_segment_in_single_precision() {
             let mut first = 0;
             for len in lens {
                 for row in first..first + len {
-                    let expected = naive(&s, &spec, row, first..first + len, |x| x);
+                    let expected = naive(&s.q, (&wide_k, &wide_v), &spec, row, first..first + len);
                     check_close(&got[row * heads * dim..][..heads * dim], &expected);
                 }
                 first += len;
@@ -168,14 +194,16 @@ fn every_instruction_set_and_thread_count_gives_the_same_bits() {
     let spec = spec(6, 2, 40, Some(90));
     let len = 130;
     let s = sequence(&spec, len, 4);
-    let mut first = None;
-    for isa in Cpu::isas() {
-        for threads in 1..=3 {
-            let mut cpu = cpu(isa, threads);
-            let mut kv = kv(&cpu, &spec);
-            let got = bits(&step(&mut cpu, &mut kv, &spec, &[(&s, 0, len, &pages(0, len))]));
-            let first = first.get_or_insert_with(|| got.clone());
-            assert_eq!(*first, got, "{isa:?} with {threads} threads");
+    for format in KvFormat::ALL {
+        let mut first = None;
+        for isa in Cpu::isas() {
+            for threads in 1..=3 {
+                let mut cpu = cpu(isa, threads);
+                let mut kv = kv(&cpu, &spec, format);
+                let got = bits(&step(&mut cpu, &mut kv, &spec, &[(&s, 0, len, &pages(0, len))]));
+                let first = first.get_or_insert_with(|| got.clone());
+                assert_eq!(*first, got, "{format:?}, {isa:?} with {threads} threads");
+            }
         }
     }
 }
@@ -187,8 +215,9 @@ fn pages_before_the_window_are_never_read() {
     let mut cpu = cpu(*Cpu::isas().last().unwrap(), 2);
     let s = sequence(&spec, len, 8);
     let width = spec.heads * spec.head_dim;
-    for rows in [1, 3, 60] {
-        let mut kv = kv(&cpu, &spec);
+    for (rows, format) in [(1, KvFormat::F16), (3, KvFormat::Int8), (60, KvFormat::Bf16), (60, KvFormat::F16)]
+    {
+        let mut kv = kv(&cpu, &spec, format);
         let all = step(&mut cpu, &mut kv, &spec, &[(&s, 0, len, &pages(0, len))]);
         // The first row sees from here on; reading a page that has no memory would panic.
         let first = len - rows + 1 - 40;
@@ -206,58 +235,94 @@ fn pages_before_the_window_are_never_read() {
 
 #[test]
 fn what_a_page_held_before_does_not_matter() {
-    let spec = spec(2, 1, 64, None);
-    let mut cpu = cpu(*Cpu::isas().last().unwrap(), 1);
-    let mut kv = kv(&cpu, &spec);
-    let s = sequence(&spec, 20, 1);
-    let clean = step(&mut cpu, &mut kv, &spec, &[(&s, 0, 20, &pages(0, 20))]);
-    // Values beyond the format's range, and not-a-number, then the same page again.
-    let mut bad = sequence(&spec, 32, 2);
-    bad.k.iter_mut().for_each(|x| *x = f32::NAN);
-    bad.v.iter_mut().for_each(|x| *x = f32::INFINITY);
-    step(&mut cpu, &mut kv, &spec, &[(&bad, 0, 32, &pages(0, 32))]);
-    let again = step(&mut cpu, &mut kv, &spec, &[(&s, 0, 20, &pages(0, 20))]);
-    assert_eq!(bits(&clean), bits(&again));
+    for format in KvFormat::ALL {
+        let spec = spec(2, 1, 64, None);
+        let mut cpu = cpu(*Cpu::isas().last().unwrap(), 1);
+        let mut kv = kv(&cpu, &spec, format);
+        let s = sequence(&spec, 20, 1);
+        let clean = step(&mut cpu, &mut kv, &spec, &[(&s, 0, 20, &pages(0, 20))]);
+        // Values beyond the format's range, and not-a-number, then the same page again.
+        let mut bad = sequence(&spec, 32, 2);
+        bad.k.iter_mut().for_each(|x| *x = f32::NAN);
+        bad.v.iter_mut().for_each(|x| *x = f32::INFINITY);
+        step(&mut cpu, &mut kv, &spec, &[(&bad, 0, 32, &pages(0, 32))]);
+        let again = step(&mut cpu, &mut kv, &spec, &[(&s, 0, 20, &pages(0, 20))]);
+        assert_eq!(bits(&clean), bits(&again), "{format:?}");
+    }
+}
+
+#[test]
+fn values_that_no_format_holds_are_kept_as_the_nearest_finite_ones() {
+    let bf16_max = half::bf16::MAX.to_f32();
+    for isa in Cpu::isas() {
+        for (format, most) in
+            [(KvFormat::F16, 65504.0), (KvFormat::Bf16, bf16_max), (KvFormat::Int8, bf16_max)]
+        {
+            let spec = spec(1, 1, 16, None);
+            let mut cpu = cpu(isa, 1);
+            let mut kv = kv(&cpu, &spec, format);
+            let values = [f32::INFINITY, f32::NEG_INFINITY, f32::NAN, f32::MAX, f32::MIN, 0.0];
+            let v = (0..16).map(|i| values[i.min(5)]).collect();
+            let s = Sequence { q: vec![1.0; 16], k: vec![0.0; 16], v };
+            let got = step(&mut cpu, &mut kv, &spec, &[(&s, 0, 1, &pages(0, 1))]);
+            for (got, expected) in got.iter().zip([most, -most, -most, most, -most, 0.0]) {
+                // An eight-bit code times its scale may round once more.
+                assert!((got - expected).abs() <= most * 1e-6, "{format:?}, {isa:?}: {got}");
+            }
+            // Nothing but zeros has scale zero; values too small for any scale are zeros.
+            let s = Sequence { q: vec![1.0; 16], k: vec![0.0; 16], v: vec![1e-38; 16] };
+            let got = step(&mut cpu, &mut kv, &spec, &[(&s, 0, 1, &pages(0, 1))]);
+            assert!(got.iter().all(|x| (0.0..1.1e-38).contains(x)), "{format:?}, {isa:?}: {got:?}");
+        }
+    }
 }
 
 #[test]
 fn pages_can_be_copied_shared_exported_and_given_back() {
-    let spec = spec(4, 2, 64, None);
-    let mut cpu = cpu(*Cpu::isas().last().unwrap(), 2);
-    let mut kv = kv(&cpu, &spec);
-    let s = sequence(&spec, 40, 1);
-    let width = spec.heads * spec.head_dim;
-    let whole = step(&mut cpu, &mut kv, &spec, &[(&s, 0, 40, &pages(0, 40))]);
-    let last = &whole[39 * width..];
-    // Pages 0 and 1 shared, the tail page copied.
-    cpu.ensure_page(&mut kv, PageId(9)).unwrap();
-    cpu.copy_page(&mut kv, PageCopy { from: PageId(2), to: PageId(9) });
-    let shared = [PageId(0), PageId(1), PageId(9)];
-    assert_eq!(bits(&step(&mut cpu, &mut kv, &spec, &[(&s, 39, 40, &shared)])), bits(last));
-    // Page 1 goes out, loses its memory, and comes back elsewhere.
-    let mut bytes = Vec::new();
-    cpu.export_page(&kv, PageId(1), &mut bytes);
-    assert_eq!(bytes.len() as u64, 3 * 2 * 2 * 64 * 16 * 2);
-    cpu.drop_page(&mut kv, PageId(1));
-    cpu.drop_page(&mut kv, PageId(1));
-    cpu.drop_page(&mut kv, PageId(1000));
-    cpu.ensure_page(&mut kv, PageId(77)).unwrap();
-    cpu.import_page(&mut kv, PageId(77), &bytes);
-    let moved = [PageId(0), PageId(77), PageId(9)];
-    assert_eq!(bits(&step(&mut cpu, &mut kv, &spec, &[(&s, 39, 40, &moved)])), bits(last));
+    for format in KvFormat::ALL {
+        let spec = spec(4, 2, 64, None);
+        let mut cpu = cpu(*Cpu::isas().last().unwrap(), 2);
+        let mut kv = kv(&cpu, &spec, format);
+        let s = sequence(&spec, 40, 1);
+        let width = spec.heads * spec.head_dim;
+        let whole = step(&mut cpu, &mut kv, &spec, &[(&s, 0, 40, &pages(0, 40))]);
+        let last = &whole[39 * width..];
+        // Pages 0 and 1 shared, the tail page copied.
+        cpu.ensure_page(&mut kv, PageId(9)).unwrap();
+        cpu.copy_page(&mut kv, PageCopy { from: PageId(2), to: PageId(9) });
+        let shared = [PageId(0), PageId(1), PageId(9)];
+        assert_eq!(bits(&step(&mut cpu, &mut kv, &spec, &[(&s, 39, 40, &shared)])), bits(last));
+        // Page 1 goes out, loses its memory, and comes back elsewhere.
+        let mut bytes = Vec::new();
+        cpu.export_page(&kv, PageId(1), &mut bytes);
+        let layer = match format {
+            KvFormat::F16 | KvFormat::Bf16 => 2 * 2 * 64 * 16 * 2,
+            KvFormat::Int8 => 2 * 2 * (64 + 4) * 16,
+        };
+        assert_eq!(bytes.len(), 3 * layer);
+        assert_eq!(bytes.len() as u64, kv_spec(&spec, format).page_bytes().0, "a page is counted in full");
+        cpu.drop_page(&mut kv, PageId(1));
+        cpu.drop_page(&mut kv, PageId(1));
+        cpu.drop_page(&mut kv, PageId(1000));
+        cpu.ensure_page(&mut kv, PageId(77)).unwrap();
+        cpu.import_page(&mut kv, PageId(77), &bytes);
+        let moved = [PageId(0), PageId(77), PageId(9)];
+        assert_eq!(bits(&step(&mut cpu, &mut kv, &spec, &[(&s, 39, 40, &moved)])), bits(last));
+    }
 }
 
 #[test]
 fn a_page_that_cannot_be_had_is_an_error() {
     let mut cpu = cpu(Isa::Scalar, 1);
     let group = KvGroup { reach: KvReach::Full, layers: vec![0], kv_heads: 1 << 22, head_dim: 1 << 22 };
-    let mut kv = cpu.kv(&KvSpec { groups: vec![group] });
+    let mut kv = cpu.kv(&KvSpec { groups: vec![group], ..KvSpec::default() });
     let refused = cpu.ensure_page(&mut kv, PageId(0)).err().unwrap();
     assert!(matches!(refused, device::DeviceError::OutOfMemory(_)));
 }
 
 #[derive(Clone, Debug)]
 struct Plan {
+    format: KvFormat,
     shape: usize,
     window: Option<u32>,
     /// Cuts of the sequence under test.
@@ -268,10 +333,15 @@ struct Plan {
     first_page: u32,
 }
 
+fn formats() -> impl Strategy<Value = KvFormat> {
+    proptest::sample::select(&KvFormat::ALL)
+}
+
 fn plans() -> impl Strategy<Value = Plan> {
     let window = prop_oneof![Just(None), (1u32..200).prop_map(Some)];
     let chunk = prop_oneof![Just(1usize), 2usize..20, 20usize..90];
     (
+        formats(),
         0usize..4,
         window,
         proptest::collection::vec(chunk, 1..8),
@@ -279,7 +349,8 @@ fn plans() -> impl Strategy<Value = Plan> {
         1usize..4,
         0u32..50,
     )
-        .prop_map(|(shape, window, chunks, others, threads, first_page)| Plan {
+        .prop_map(|(format, shape, window, chunks, others, threads, first_page)| Plan {
+            format,
             shape,
             window,
             chunks,
@@ -303,11 +374,11 @@ proptest! {
         let best = *Cpu::isas().last().unwrap();
 
         let mut alone = cpu(best, 1);
-        let mut alone_kv = kv(&alone, &spec);
+        let mut alone_kv = kv(&alone, &spec, plan.format);
         let expected = step(&mut alone, &mut alone_kv, &spec, &[(&s, 0, len, &pages(0, len))]);
 
         let mut cpu = cpu(best, plan.threads);
-        let mut kv = kv(&cpu, &spec);
+        let mut kv = kv(&cpu, &spec, plan.format);
         let own = pages(plan.first_page, len);
         let mut got = Vec::new();
         let mut from = 0;
@@ -330,6 +401,7 @@ proptest! {
 /// A family of sequences: each goes on where another one's pages are shared with it.
 #[derive(Clone, Debug)]
 struct Family {
+    format: KvFormat,
     shape: usize,
     window: Option<u32>,
     /// For each member: the earlier member that it follows, for how many pages, its length and new rows.
@@ -341,8 +413,9 @@ fn families() -> impl Strategy<Value = Family> {
     let window = prop_oneof![3 => Just(None), 1 => (1u32..400).prop_map(Some)];
     let rows = prop_oneof![4 => Just(1usize), 2 => 2usize..17, 1 => 17usize..40];
     let member = (0usize..8, 0usize..40, 1usize..700, rows);
-    (0usize..4, window, proptest::collection::vec(member, 1..7), 1usize..5)
-        .prop_map(|(shape, window, members, threads)| Family { shape, window, members, threads })
+    (formats(), 0usize..4, window, proptest::collection::vec(member, 1..7), 1usize..5).prop_map(
+        |(format, shape, window, members, threads)| Family { format, shape, window, members, threads },
+    )
 }
 
 proptest! {
@@ -356,7 +429,7 @@ proptest! {
         let (width, kv_width) = (heads * dim, kv_heads * dim);
         let best = *Cpu::isas().last().unwrap();
         let mut together = cpu(best, family.threads);
-        let mut together_kv = kv(&together, &spec);
+        let mut together_kv = kv(&together, &spec, family.format);
         let mut members: Vec<(Sequence, Vec<PageId>, usize)> = Vec::new();
         let mut next = 0;
         let mut expected = Vec::new();
@@ -378,7 +451,7 @@ proptest! {
                 step(&mut together, &mut together_kv, &spec, &[(&s, 0, len - rows, &own)]);
             }
             let mut alone = cpu(best, 1);
-            let mut alone_kv = kv(&alone, &spec);
+            let mut alone_kv = kv(&alone, &spec, family.format);
             let all = step(&mut alone, &mut alone_kv, &spec, &[(&s, 0, *len, &pages(0, *len))]);
             expected.extend_from_slice(&all[(len - rows) * width..]);
             members.push((s, own, rows));

@@ -12,7 +12,7 @@ use crate::packed::Backing;
 use crate::spec::{DecoderSpec, Tied};
 use crate::weights::{Linear, Loader, Use, WeightSource};
 use base::{Bytes, Tokens};
-use device::{Activation, AttentionSpec, Batch, Device, DeviceError, PageId, Product, RopeStyle};
+use device::{Activation, AttentionSpec, Batch, Device, DeviceError, KvFormat, PageId, Product, RopeStyle};
 use std::mem;
 
 /// A language model on a device.
@@ -77,17 +77,18 @@ struct Work<D: Device> {
 }
 
 impl<D: Device> Model<D> {
-    /// Loads the checkpoint's tensors by the spec's names.
+    /// Loads the checkpoint's tensors by the spec's names; keys and values are kept in `kv_format`.
     pub fn load(
         architecture: &str,
         spec: DecoderSpec,
         source: WeightSource<'_>,
+        kv_format: KvFormat,
         device: D,
     ) -> Result<Self, LoadError> {
         let mut loader = Loader::new(source, &device);
         let (weights, vocab) = load_weights(&spec, &mut loader)?;
         let backing = loader.finish(spec.names.inert)?;
-        let kv_spec = spec.kv();
+        let kv_spec = spec.kv(kv_format);
         let kv = device.kv(&kv_spec);
         let work = Work::new(&spec, vocab, &device);
         let token_cost = TokenCost {

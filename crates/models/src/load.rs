@@ -8,7 +8,7 @@ use crate::encoder::{EmbeddingModel, Encoder};
 use crate::forward::LanguageModel;
 use crate::packed::{PackedFolder, PackedWrite};
 use crate::weights::WeightSource;
-use device::{Device, DeviceError, LoadFormat};
+use device::{Device, DeviceError, KvFormat, LoadFormat};
 
 /// Why a checkpoint could not become a model.
 #[derive(Debug, thiserror::Error)]
@@ -78,6 +78,21 @@ impl LoadError {
     }
 }
 
+/// In which formats a model is held.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LoadOptions {
+    /// Whether float matrices are quantised.
+    pub weights: LoadFormat,
+    /// How keys and values are kept; of no meaning to models that keep none.
+    pub kv: KvFormat,
+}
+
+impl From<LoadFormat> for LoadOptions {
+    fn from(weights: LoadFormat) -> Self {
+        Self { weights, ..Self::default() }
+    }
+}
+
 /// A model of any task.
 pub enum Loaded {
     /// Continues text.
@@ -88,18 +103,18 @@ pub enum Loaded {
     Rerank(Box<dyn RerankModel>),
 }
 
-/// Loads a checkpoint onto a device, one tensor after the other. `format` may quantise float matrices
-/// on the way; `progress` is told the bytes done and their total.
+/// Loads a checkpoint onto a device, one tensor after the other, in the formats of `options`; `progress` is told the bytes done and their total.
 ///
 /// # Errors
 /// See [`LoadError`]: nothing that the checkpoint asks for is silently left out.
 pub fn load<D: Device>(
     checkpoint: &Checkpoint,
     device: D,
-    format: LoadFormat,
+    options: impl Into<LoadOptions>,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Loaded, LoadError> {
-    from(WeightSource { checkpoint, format, folder: None, write: &mut None, progress }, device)
+    let LoadOptions { weights: format, kv } = options.into();
+    from(WeightSource { checkpoint, format, folder: None, write: &mut None, progress }, kv, device)
 }
 
 /// As [`load`], with the weights that `folder` holds packed. Where it holds none that are right, the second
@@ -110,21 +125,22 @@ pub fn load<D: Device>(
 pub fn load_kept<D: Device>(
     checkpoint: &Checkpoint,
     device: D,
-    format: LoadFormat,
+    options: impl Into<LoadOptions>,
     folder: &PackedFolder,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<(Loaded, Option<PackedWrite>), LoadError> {
+    let LoadOptions { weights: format, kv } = options.into();
     let mut write = None;
     let source = WeightSource { checkpoint, format, folder: Some(folder), write: &mut write, progress };
-    let loaded = from(source, device)?;
+    let loaded = from(source, kv, device)?;
     Ok((loaded, write))
 }
 
-fn from<D: Device>(source: WeightSource<'_>, device: D) -> Result<Loaded, LoadError> {
+fn from<D: Device>(source: WeightSource<'_>, kv: KvFormat, device: D) -> Result<Loaded, LoadError> {
     let (architecture, described) = arch::describe(source.checkpoint)?;
     let name = architecture.name;
     Ok(match described {
-        Described::Decoder(spec) => Loaded::Language(Box::new(Model::load(name, spec, source, device)?)),
+        Described::Decoder(spec) => Loaded::Language(Box::new(Model::load(name, spec, source, kv, device)?)),
         Described::Encoder(spec) => Loaded::Embedding(Box::new(Encoder::load(name, &spec, source, device)?)),
         Described::CrossEncoder(spec) => {
             Loaded::Rerank(Box::new(CrossEncoder::load(name, &spec, source, device)?))

@@ -7,7 +7,7 @@ use crate::config::{GgufConfig, HfConfig};
 use crate::load::LoadError;
 use crate::names::DecoderNames;
 use crate::rope::{FULL, Rope, SLIDING};
-use device::{Activation, KvGroup, KvReach, KvSpec, QUERY_GROUP_MAX, RopeStyle};
+use device::{Activation, KvFormat, KvGroup, KvReach, KvSpec, QUERY_GROUP_MAX, RopeStyle};
 
 /// The window of Mistral and Qwen descriptions that do not mention it, as transformers has it.
 pub(crate) const DEFAULT_WINDOW: usize = 4096;
@@ -164,7 +164,7 @@ impl DecoderSpec {
     }
 
     /// The KV layout: one group for each reach among the layers.
-    pub fn kv(&self) -> KvSpec {
+    pub fn kv(&self, format: KvFormat) -> KvSpec {
         let mut groups: Vec<KvGroup> = Vec::new();
         for (index, layer) in self.layers.iter().enumerate() {
             let reach = layer.window.map_or(KvReach::Full, KvReach::Window);
@@ -178,7 +178,7 @@ impl DecoderSpec {
                 }),
             }
         }
-        KvSpec { groups }
+        KvSpec { groups, format }
     }
 
     /// Elements of a layer's matrices.

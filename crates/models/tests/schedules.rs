@@ -3,9 +3,9 @@
 
 mod support;
 
-use device::{Device, LoadFormat};
+use device::{Device, KvFormat, LoadFormat};
 use kernels::{Cpu, CpuConfig, Isa};
-use models::{Checkpoint, Loaded, PairIds, Task, architectures, load};
+use models::{Checkpoint, LoadOptions, Loaded, PairIds, Task, architectures, load};
 use support::naive::{KvPrecision, Naive};
 use support::{embedding, fixture, language, reranker, schedule};
 
@@ -13,8 +13,8 @@ fn cpu(threads: usize, isa: Isa) -> Cpu {
     Cpu::new(CpuConfig { threads: Some(threads), isa: Some(isa) }).unwrap()
 }
 
-fn loaded_as(architecture: &str, device: impl Device, format: LoadFormat) -> Loaded {
-    load(&Checkpoint::open(&fixture(architecture)).unwrap(), device, format, &mut |_, _| {}).unwrap()
+fn loaded_as(architecture: &str, device: impl Device, options: impl Into<LoadOptions>) -> Loaded {
+    load(&Checkpoint::open(&fixture(architecture)).unwrap(), device, options, &mut |_, _| {}).unwrap()
 }
 
 #[test]
@@ -26,9 +26,10 @@ fn no_schedule_changes_a_logit_on_the_exact_device() {
 }
 
 /// The number of threads changes between the answer alone and the schedules, too.
-fn check_cpu(format: LoadFormat, isa: Isa) {
+fn check_cpu(options: impl Into<LoadOptions>, isa: Isa) {
+    let options = options.into();
     for architecture in architectures() {
-        let load = |threads| loaded_as(architecture.name, cpu(threads, isa), format);
+        let load = |threads| loaded_as(architecture.name, cpu(threads, isa), options);
         let Loaded::Language(mut alone) = load(1) else { continue };
         for threads in 1..=3 {
             let Loaded::Language(mut model) = load(threads) else { unreachable!("loaded before") };
@@ -47,6 +48,14 @@ fn no_schedule_or_number_of_threads_changes_a_logit_of_quantised_weights() {
     let best = *Cpu::isas().last().unwrap();
     check_cpu(LoadFormat::Int8, best);
     check_cpu(LoadFormat::Int4, best);
+}
+
+#[test]
+fn no_schedule_or_number_of_threads_changes_a_logit_in_any_format_of_keys_and_values() {
+    let best = *Cpu::isas().last().unwrap();
+    for kv in [KvFormat::Bf16, KvFormat::Int8] {
+        check_cpu(LoadOptions { kv, ..LoadOptions::default() }, best);
+    }
 }
 
 #[test]

@@ -32,7 +32,7 @@ mod tools;
 mod worker;
 
 pub use local::{LoadError, Local, LocalConfig, ModelSource, ModelStats, TextParts};
-pub use models::{LoadFormat, PackedFolder};
+pub use models::{KvFormat, LoadFormat, PackedFolder};
 pub use pace::StepTime;
 pub use script::{ScriptError, open_script_tokenizer};
 pub use source::open_tokenizer;

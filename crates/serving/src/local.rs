@@ -21,7 +21,9 @@ use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use kernels::{Cpu, CpuConfig};
 use models::checkpoint::GenerationDefaults;
-use models::{Checkpoint, LanguageModel, LoadFormat, Loaded, PackedFolder, PackedWrite};
+use models::{
+    Checkpoint, KvFormat, LanguageModel, LoadFormat, LoadOptions, Loaded, PackedFolder, PackedWrite,
+};
 use protocol::{
     Backend, DeltaStream, EmbeddingRequest, Embeddings, Error, GenerateRequest, ModelInfo, ModelTask,
     RerankRequest, Scores, Token, TokenizeRequest, no_such_model,
@@ -47,6 +49,8 @@ pub struct LocalConfig {
     pub threads: Option<usize>,
     /// Memory for the KV pages of all models; `None` takes half of what is available.
     pub kv_memory: Option<Bytes>,
+    /// How keys and values are kept.
+    pub kv_format: KvFormat,
     /// A lower limit on a sequence's tokens than the models' own.
     pub context: Option<Tokens>,
     /// Most requests that wait, per model.
@@ -67,6 +71,7 @@ impl Default for LocalConfig {
         Self {
             threads: None,
             kv_memory: None,
+            kv_format: KvFormat::default(),
             context: None,
             queue: engine.queue,
             step_tokens: engine.step_tokens,
@@ -237,11 +242,11 @@ impl Local {
     pub fn load(&self, source: ModelSource, progress: &mut dyn FnMut(u64, u64)) -> Result<(), LoadError> {
         self.check_names(&source)?;
         let checkpoint = Checkpoint::open(&source.path)?;
+        let options = LoadOptions { weights: source.format, kv: self.config.kv_format };
         // Neither needs the other, and reading a large vocabulary takes about as long as mapping the weights.
         let (tokenizer, loaded) = std::thread::scope(|scope| {
             let tokenizer = scope.spawn(|| source::tokenizer_of(&checkpoint));
-            let loaded =
-                load_weights(&checkpoint, &self.cpu, source.format, self.config.packed.as_ref(), progress);
+            let loaded = load_weights(&checkpoint, &self.cpu, options, self.config.packed.as_ref(), progress);
             let tokenizer = tokenizer.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
             (tokenizer, loaded)
         });
@@ -250,9 +255,9 @@ impl Local {
             self.keep_packed(&source.id, write)?;
         }
         let again = {
-            let (path, cpu, format) = (source.path.clone(), self.cpu.clone(), source.format);
+            let (path, cpu) = (source.path.clone(), self.cpu.clone());
             let packed = self.config.packed.clone();
-            move || load_again(&path, &cpu, format, packed.as_ref())
+            move || load_again(&path, &cpu, options, packed.as_ref())
         };
         match loaded {
             Loaded::Language(model) => {
@@ -639,13 +644,13 @@ impl Backend for Local {
 fn load_weights(
     checkpoint: &Checkpoint,
     cpu: &Cpu,
-    format: LoadFormat,
+    options: LoadOptions,
     packed: Option<&PackedFolder>,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<(Loaded, Option<PackedWrite>), models::LoadError> {
     match packed {
-        Some(folder) => models::load_kept(checkpoint, cpu.clone(), format, folder, progress),
-        None => models::load(checkpoint, cpu.clone(), format, progress).map(|loaded| (loaded, None)),
+        Some(folder) => models::load_kept(checkpoint, cpu.clone(), options, folder, progress),
+        None => models::load(checkpoint, cpu.clone(), options, progress).map(|loaded| (loaded, None)),
     }
 }
 
@@ -653,11 +658,11 @@ fn load_weights(
 fn load_again(
     path: &Path,
     cpu: &Cpu,
-    format: LoadFormat,
+    options: LoadOptions,
     packed: Option<&PackedFolder>,
 ) -> Result<Loaded, String> {
     let checkpoint = Checkpoint::open(path).map_err(|error| error.to_string())?;
-    let loaded = load_weights(&checkpoint, cpu, format, packed, &mut |_, _| ());
+    let loaded = load_weights(&checkpoint, cpu, options, packed, &mut |_, _| ());
     loaded.map(|(loaded, _)| loaded).map_err(|error| error.to_string())
 }
 

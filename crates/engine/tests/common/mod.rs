@@ -54,7 +54,7 @@ pub struct FakeModel {
 impl FakeModel {
     pub fn new(context: u32) -> Self {
         let group = KvGroup { reach: KvReach::Full, layers: vec![0], kv_heads: 1, head_dim: 1 };
-        let kv = KvSpec { groups: vec![group] };
+        let kv = KvSpec { groups: vec![group], ..KvSpec::default() };
         assert_eq!(kv.page_bytes(), Bytes(PAGE_BYTES));
         Self {
             spec: ModelSpec { architecture: "fake".to_owned(), vocab: VOCAB, context: Tokens(context), kv },

@@ -87,7 +87,7 @@ pub fn run(
         bail!("the longest sequence would have {} tokens; this model holds {}", plan.longest(), spec.context);
     }
     let roofline = model.token_cost().map(|cost| Roofline::new(cost, &spec.kv));
-    let vocab = u64::from(spec.vocab);
+    let (vocab, kv_type) = (u64::from(spec.vocab), spec.kv.format.name());
     let memory = Bytes(spec.kv.page_bytes().0.saturating_mul(plan.pages()));
     let most = plan.batch.last().copied().unwrap_or(1) as usize;
     // Models loop on random prompts, and a draft of a loop would be timed as a decode.
@@ -119,6 +119,7 @@ pub fn run(
     }
     let unsteady = off(&samples).len();
     let mut settings = plan.settings(device);
+    settings.insert("kv-type".to_owned(), kv_type.into());
     settings.extend(roofline.iter().flat_map(Roofline::settings));
     let rows = measurements.into_iter().enumerate().map(|(index, (name, what))| {
         let samples: Vec<&Sample> = samples.iter().filter(|sample| sample.row == index).collect();
@@ -321,7 +322,7 @@ mod tests {
 
     fn zero(context: u32) -> Box<Zero> {
         let group = KvGroup { reach: KvReach::Full, layers: vec![0], kv_heads: 1, head_dim: 8 };
-        let kv = KvSpec { groups: vec![group] };
+        let kv = KvSpec { groups: vec![group], ..KvSpec::default() };
         let spec = ModelSpec { architecture: "zero".into(), vocab: 50, context: Tokens(context), kv };
         Box::new(Zero { spec, logits: Vec::new() })
     }

@@ -81,7 +81,10 @@ mod tests {
     fn roofline() -> Roofline {
         let group =
             |reach, layers: &[usize]| KvGroup { reach, layers: layers.to_vec(), kv_heads: 1, head_dim: 4 };
-        let kv = KvSpec { groups: vec![group(KvReach::Full, &[0]), group(KvReach::Window(10), &[1, 2])] };
+        let kv = KvSpec {
+            groups: vec![group(KvReach::Full, &[0]), group(KvReach::Window(10), &[1, 2])],
+            ..KvSpec::default()
+        };
         Roofline::new(TokenCost { weights: Bytes(1000), layers: 900, output: 100 }, &kv)
     }
 

@@ -169,6 +169,7 @@ fn start_device(settings: &Settings) -> anyhow::Result<Arc<Local>> {
     let config = LocalConfig {
         threads: settings.threads,
         kv_memory: settings.kv_memory,
+        kv_format: settings.kv_type,
         context: settings.context,
         queue: settings.queue,
         step_tokens: settings.step_tokens,

@@ -9,12 +9,13 @@ mod values;
 
 pub(crate) use values::RawPrice;
 pub use values::{
-    ApiKey, Count, DEFAULT_PORT, Listen, ModelArg, Quantize, Size, StepTimeArg, Switch, Target, Threads,
+    ApiKey, Count, DEFAULT_PORT, KvType, Listen, ModelArg, Quantize, Size, StepTimeArg, Switch, Target,
+    Threads,
 };
 
 use base::{Bytes, Tokens};
 use serde::Deserialize;
-use serving::StepTime;
+use serving::{KvFormat, StepTime};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -48,6 +49,10 @@ pub struct Layer {
     /// Memory for the KV cache of all models together, for example 4GiB [default: half of the free memory]
     #[arg(long, value_name = "SIZE", env = "HEARTH_KV_MEMORY", hide_env_values = true)]
     pub kv_memory: Option<Size>,
+
+    /// Format of keys and values in the KV cache; int8 takes about half the memory of the others [default: f16]
+    #[arg(long, value_name = "FORMAT", env = "HEARTH_KV_TYPE", hide_env_values = true)]
+    pub kv_type: Option<KvType>,
 
     /// Quantise F32, F16 and BF16 weights while loading
     #[arg(long, value_name = "FORMAT", env = "HEARTH_QUANTIZE", hide_env_values = true)]
@@ -92,13 +97,14 @@ pub struct Layer {
 }
 
 /// The keys of `hearth.toml`, as its reader compares them; a test holds them to [`Layer`].
-const KEYS: [&str; 16] = [
+const KEYS: [&str; 17] = [
     "models",
     "listen",
     "api-key",
     "threads",
     "context",
     "kv-memory",
+    "kv-type",
     "quantize",
     "packed-weights",
     "queue",
@@ -122,6 +128,7 @@ impl Layer {
             threads: self.threads.or(lower.threads),
             context: self.context.or(lower.context),
             kv_memory: self.kv_memory.or(lower.kv_memory),
+            kv_type: self.kv_type.or(lower.kv_type),
             quantize: self.quantize.or(lower.quantize),
             packed_weights: self.packed_weights.or(lower.packed_weights),
             queue: self.queue.or(lower.queue),
@@ -151,6 +158,8 @@ pub struct Settings {
     pub context: Option<Tokens>,
     /// KV memory of all models; `None` leaves it to serving.
     pub kv_memory: Option<Bytes>,
+    /// How keys and values are kept.
+    pub kv_type: KvFormat,
     /// Quantisation of float weights, for models that name none themselves.
     pub quantize: Option<Quantize>,
     /// Whether packed weights are kept for the next start.
@@ -214,6 +223,7 @@ impl Settings {
             threads: wishes.threads.map(|n| n.get() as usize),
             context: wishes.context.map(|n| Tokens(n.get())),
             kv_memory: wishes.kv_memory.map(|size| size.0),
+            kv_type: wishes.kv_type.map_or(KvFormat::F16, KvFormat::from),
             quantize: wishes.quantize,
             packed_weights: wishes.packed_weights != Some(Switch::Off),
             queue: wishes.queue.map_or(1024, |n| n.get() as usize),

@@ -66,6 +66,7 @@ fn every_key_of_the_file_is_a_setting_and_every_setting_has_a_key() {
         threads = 1
         context = 2
         kv-memory = "3MiB"
+        kv-type = "int8"
         quantize = "int4"
         packed-weights = "off"
         queue = 4
@@ -94,6 +95,7 @@ fn every_key_of_the_file_is_a_setting_and_every_setting_has_a_key() {
         threads: Some(1),
         context: Some(Tokens(2)),
         kv_memory: Some(Bytes(3 << 20)),
+        kv_type: KvFormat::Int8,
         quantize: Some(Quantize::Int4),
         packed_weights: false,
         queue: 4,
@@ -119,6 +121,7 @@ fn flags_lie_over_the_file_and_the_file_over_the_defaults() {
     assert_eq!(settings.context, Some(Tokens(100)));
     assert_eq!(settings.models.len(), 1);
     assert_eq!(settings.queue, 1024);
+    assert_eq!(settings.kv_type, KvFormat::F16);
     assert!(settings.packed_weights);
     assert!(settings.speculation);
     assert_eq!(settings.listen, "127.0.0.1:8790".parse().expect("an address"));

@@ -223,6 +223,28 @@ pub enum Quantize {
     Int4,
 }
 
+/// How keys and values are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum KvType {
+    /// IEEE half precision.
+    F16,
+    /// bfloat16.
+    Bf16,
+    /// 8 bits an element, and a scale for each token and head.
+    Int8,
+}
+
+impl From<KvType> for serving::KvFormat {
+    fn from(kind: KvType) -> Self {
+        match kind {
+            KvType::F16 => Self::F16,
+            KvType::Bf16 => Self::Bf16,
+            KvType::Int8 => Self::Int8,
+        }
+    }
+}
+
 /// One model to serve.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ModelArg {

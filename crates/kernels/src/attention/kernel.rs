@@ -3,7 +3,8 @@
 //! Invariants: a block is [`BLOCK`] positions, aligned to absolute position 0. A query's part of a block
 //! (greatest score, sums of weights, weighted values, all relative to that block) depends on the query, the
 //! block and what the query sees of it, and on nothing else; parts are merged in order of blocks by the
-//! operations of [`Merge`], at once or later. A position that a query does not see weighs exactly zero.
+//! operations of [`Merge`], at once or later. A position that a query does not see weighs exactly zero. Where
+//! positions have scales, a score is multiplied by its key's once, and a weight by its value's once.
 
 use super::parts::{Call, HEAD, Merge, put_head};
 use super::plan::{Piece, Row};
@@ -171,6 +172,9 @@ impl<U: Units> Item<'_, U> {
             let weights = &mut now.weights[q][..now.units * LANES];
             let scale = self.call.spec.scale;
             (now.peaks[q], now.totals[q]) = soften(s, weights, now.base * LANES, row.from, row.to, scale);
+            if U::SCALED {
+                self.scale_weights(s, now.base, weights);
+            }
         }
         let mut factors = [[0.0; 2]; Q];
         if self.leads {
@@ -194,6 +198,17 @@ impl<U: Units> Item<'_, U> {
             } else {
                 self.values::<S, Q, 1>(s, at, first, block, &next, &now, &factors, sums)
             };
+        }
+    }
+
+    /// Multiplies the weights of the units from `base` on by the scales of their values.
+    #[inline(always)]
+    fn scale_weights<S: Simd>(&self, s: S, base: usize, weights: &mut [f32]) {
+        let codes = U::Element::BYTES * LANES * self.call.stride();
+        let (vectors, _) = weights.as_chunks_mut::<16>();
+        for (i, v) in vectors.iter_mut().enumerate() {
+            let scales = self.units.unit(base + i).1[codes..].first_chunk().expect("sixteen scales");
+            s.store(s.mul(s.load(v), s.load_f32_bytes(scales)), v);
         }
     }
 
@@ -221,9 +236,13 @@ impl<U: Units> Item<'_, U> {
         let size = U::Element::BYTES * LANES;
         let mut keys: [&[u8]; P] = [&[]; P];
         let mut values: [&[u8]; P] = [&[]; P];
+        let mut scales = [s.splat(1.0); P];
         for p in 0..P {
             let (k, v) = self.units.unit(now.base + at + p);
             (keys[p], values[p]) = (&k[..dim * size], &v[..dim * size]);
+            if U::SCALED {
+                scales[p] = s.load_f32_bytes(k[dim * size..].first_chunk().expect("sixteen scales"));
+            }
         }
         let mut queries: [&[f32]; Q] = [&[]; Q];
         for q in 0..Q {
@@ -249,7 +268,8 @@ impl<U: Units> Item<'_, U> {
         for q in 0..Q {
             let (vectors, _) = now.weights[q].as_chunks_mut::<16>();
             for p in 0..P {
-                s.store(sums[q][p], &mut vectors[at + p]);
+                let sum = if U::SCALED { s.mul(sums[q][p], scales[p]) } else { sums[q][p] };
+                s.store(sum, &mut vectors[at + p]);
             }
         }
         P

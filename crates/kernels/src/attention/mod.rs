@@ -13,14 +13,16 @@ mod plan;
 mod units;
 
 use crate::buffer::{Buffer, Shared};
-use crate::kv::Kv;
+use crate::kv::{I8, Kv, Layer, Stored};
+use crate::matmul::{Bf16, F16};
 use crate::pool::Pool;
 use crate::simd::{LANES, Level};
-use device::{AttentionSpec, Batch};
+use device::{AttentionSpec, Batch, KvFormat};
 use kernel::{BLOCK, Item, QUERIES};
 use parts::{Call, Finish};
-use plan::{Plan, Row};
+use plan::{Piece, Plan, Row};
 use std::cell::RefCell;
+use std::marker::PhantomData;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use units::{Paged, Segment};
 
@@ -79,7 +81,6 @@ impl Paging {
     ) {
         let layer = kv.layer(layer);
         assert_eq!((layer.kv_heads, layer.head_dim), (spec.kv_heads, spec.head_dim), "the layer's shape");
-        let group = group(spec);
         if !self.plans[0].fits(batch, spec, pool.threads()) {
             self.plans.swap(0, 1);
         }
@@ -99,11 +100,12 @@ impl Paging {
         let call = Call { queries, out: &out, parts: &parts, spec };
         let item = |index: usize| {
             let (piece, kv_head) = (&plan.pieces[index / spec.kv_heads], index % spec.kv_heads);
-            let pages = batch.pages(&batch.sequences[piece.sequence]);
-            let units = Paged { kv, layer, head: kv_head, pages };
-            with_sums(spec, piece.rows.len() * group, |sums| {
-                level.run(Item::of(call, piece, &plan.rows, units, kv_head, sums));
-            });
+            let place = Place { kv, layer, kv_head, batch };
+            match kv.format() {
+                KvFormat::F16 => compute::<F16>(level, call, piece, &plan.rows, place),
+                KvFormat::Bf16 => compute::<Bf16>(level, call, piece, &plan.rows, place),
+                KvFormat::Int8 => compute::<I8>(level, call, piece, &plan.rows, place),
+            }
             for row in &plan.rows[piece.rows.clone()] {
                 let Some(place) = row.parts else { continue };
                 // The last one to leave a part merges them: it sees what the others wrote before.
@@ -119,6 +121,25 @@ impl Paging {
             pool.run(items, &item);
         }
     }
+}
+
+/// Where the keys and values of a piece lie.
+#[derive(Clone, Copy)]
+struct Place<'a> {
+    kv: &'a Kv,
+    layer: Layer,
+    kv_head: usize,
+    batch: &'a Batch,
+}
+
+/// Computes a piece over pages of one format.
+fn compute<E: Stored>(level: Level, call: Call<'_>, piece: &Piece, rows: &[Row], place: Place<'_>) {
+    let Place { kv, layer, kv_head, batch } = place;
+    let pages = batch.pages(&batch.sequences[piece.sequence]);
+    let units = Paged::<E> { kv, layer, head: kv_head, pages, element: PhantomData };
+    with_sums(call.spec, piece.rows.len() * call.group(), |sums| {
+        level.run(Item::of(call, piece, rows, units, kv_head, sums));
+    });
 }
 
 /// Attention of each segment's rows over that segment.

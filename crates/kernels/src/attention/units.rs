@@ -1,24 +1,30 @@
-//! Where keys and values lie: in pages of half precision, or in whole segments of `f32` for encoders.
+//! Where keys and values lie: in pages of one of their formats, or in whole segments of `f32` for encoders.
 
-use crate::kv::{Kv, Layer};
-use crate::matmul::{Element, F16, F32};
+use crate::kv::{Kv, Layer, Stored};
+use crate::matmul::{Element, F32};
 use device::PageId;
+use std::marker::PhantomData;
 
-/// Gives the keys `[head_dim][16]` and the values `[16][stride]` of a unit, as bytes.
+/// Gives the keys `[head_dim][16]` and the values `[16][stride]` of a unit, as bytes; behind each the `f32` scales of
+/// its sixteen positions, if it has any.
 pub(super) trait Units {
     type Element: Element;
+    /// Whether there are scales.
+    const SCALED: bool;
     fn unit(&self, index: usize) -> (&[u8], &[u8]);
 }
 
-pub(super) struct Paged<'a> {
+pub(super) struct Paged<'a, E> {
     pub(super) kv: &'a Kv,
     pub(super) layer: Layer,
     pub(super) head: usize,
     pub(super) pages: &'a [PageId],
+    pub(super) element: PhantomData<E>,
 }
 
-impl Units for Paged<'_> {
-    type Element = F16;
+impl<E: Stored> Units for Paged<'_, E> {
+    type Element = E;
+    const SCALED: bool = E::SCALED;
     #[inline(always)]
     fn unit(&self, index: usize) -> (&[u8], &[u8]) {
         self.kv.head(self.pages[index], self.layer, self.head)
@@ -34,6 +40,7 @@ pub(super) struct Segment<'a> {
 
 impl Units for Segment<'_> {
     type Element = F32;
+    const SCALED: bool = false;
     #[inline(always)]
     fn unit(&self, index: usize) -> (&[u8], &[u8]) {
         let bytes = crate::buffer::as_bytes(&self.units[index * self.unit..][..self.unit]);

@@ -147,7 +147,7 @@ impl ScriptModel {
             architecture: "script".to_owned(),
             vocab: script.vocab,
             context: script.context,
-            kv: KvSpec { groups: vec![group] },
+            kv: KvSpec { groups: vec![group], ..KvSpec::default() },
         };
         debug_assert!(size_of::<Page>() as u64 <= spec.kv.page_bytes().0, "a page is counted in full");
         Self { spec, script, cues, pages: Vec::new(), logits: Vec::new() }

@@ -136,7 +136,7 @@ impl Scripted {
                 architecture: "scripted".into(),
                 vocab: tokenizer.vocab_size(),
                 context: Tokens(CONTEXT),
-                kv: KvSpec { groups: vec![group] },
+                kv: KvSpec { groups: vec![group], ..KvSpec::default() },
             },
             next,
             end: tokenizer.token_id("<|im_end|>").unwrap(),

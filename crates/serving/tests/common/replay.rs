@@ -44,7 +44,7 @@ impl Replay {
                 architecture: "replay".into(),
                 vocab: tokenizer.vocab_size(),
                 context: Tokens(8 * CONTEXT),
-                kv: KvSpec { groups: vec![group] },
+                kv: KvSpec { groups: vec![group], ..KvSpec::default() },
             },
             tokenizer,
             turns: turns.iter().map(|turn| (*turn).to_owned()).collect(),

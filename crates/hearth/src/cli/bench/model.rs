@@ -4,10 +4,10 @@ use super::locate::locate;
 use super::{Outputs, Session, Status, runtime};
 use crate::bench::model::{self, Plan};
 use crate::bench::probe::Machine;
-use crate::config::{Count, ModelArg, Threads};
+use crate::config::{Count, KvType, ModelArg, Threads};
 use anyhow::{Context, bail};
 use kernels::{Cpu, CpuConfig};
-use models::{Checkpoint, LoadFormat, Loaded};
+use models::{Checkpoint, LoadOptions, Loaded};
 
 #[derive(Debug, clap::Args)]
 #[command(
@@ -27,6 +27,10 @@ pub(super) struct Args {
     /// Threads that compute [default: what the machine has]
     #[arg(long, value_name = "N")]
     threads: Option<Threads>,
+
+    /// Format of keys and values in the KV cache
+    #[arg(long, value_name = "FORMAT", default_value = "f16")]
+    kv_type: KvType,
 
     /// Tokens of the prompts whose computation is timed
     #[arg(long, value_name = "TOKENS,…", value_delimiter = ',', default_value = "512")]
@@ -64,9 +68,10 @@ pub(super) fn run(session: &Session, args: &Args) -> anyhow::Result<()> {
     let device = device::Device::describe(&cpu);
     let status = Status::new();
     status.show("loading the model");
+    let options = LoadOptions { kv: args.kv_type.into(), ..LoadOptions::default() };
     let loaded = Checkpoint::open(&located.path)
         .map_err(anyhow::Error::new)
-        .and_then(|checkpoint| Ok(models::load(&checkpoint, cpu, LoadFormat::AsStored, &mut |_, _| {})?));
+        .and_then(|checkpoint| Ok(models::load(&checkpoint, cpu, options, &mut |_, _| {})?));
     let Loaded::Language(language) = loaded.with_context(|| format!("cannot load {}", located.id))? else {
         bail!("--model: {} does not make text; only models that do can be measured", located.id);
     };
