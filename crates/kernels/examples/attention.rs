@@ -1,12 +1,13 @@
 //! Measures attention alone, over keys and values that come from memory as in a step of a model: every layer
 //! has its own, and other memory is read before each pass.
-//! `cargo run --release -p kernels --example attention [-- THREADS [ISA]]`, with the names of instruction sets that `probe` knows.
+//! `cargo run --release -p kernels --example attention [-- THREADS [ISA [FORMAT]]]`, with the names of instruction sets that `probe`
+//! knows and of KV formats as `--kv-type` has them.
 //!
 //! `times reading` is the time over that of reading the pass's distinct KV bytes once, at the bandwidth
 //! that the same run's probe got.
 #![allow(clippy::print_stdout, clippy::expect_used, missing_docs)]
 
-use device::{AttentionSpec, Batch, Device, KvGroup, KvReach, KvSpec, PAGE_TOKENS, PageId};
+use device::{AttentionSpec, Batch, Device, KvFormat, KvGroup, KvReach, KvSpec, PAGE_TOKENS, PageId};
 use kernels::{Cpu, CpuConfig, Isa, Kv};
 use std::hint::black_box;
 use std::time::Instant;
@@ -90,10 +91,10 @@ fn tables(case: &Case) -> (Vec<Vec<PageId>>, usize) {
 }
 
 /// Pages with some content in every layer.
-fn filled(cpu: &mut Cpu, shape: &Shape, pages: usize) -> Kv {
+fn filled(cpu: &mut Cpu, shape: &Shape, format: KvFormat, pages: usize) -> Kv {
     let Shape { layers, kv_heads, head_dim, .. } = *shape;
     let group = KvGroup { reach: KvReach::Full, layers: (0..layers).collect(), kv_heads, head_dim };
-    let mut kv = cpu.kv(&KvSpec { groups: vec![group], ..KvSpec::default() });
+    let mut kv = cpu.kv(&KvSpec { groups: vec![group], format });
     let all: Vec<PageId> = (0..pages as u32).map(PageId).collect();
     for page in &all {
         cpu.ensure_page(&mut kv, *page).expect("memory");
@@ -112,9 +113,9 @@ fn filled(cpu: &mut Cpu, shape: &Shape, pages: usize) -> Kv {
     kv
 }
 
-fn measure(cpu: &mut Cpu, probe: &Probe, shape: &Shape, case: &Case) {
+fn measure(cpu: &mut Cpu, probe: &Probe, shape: &Shape, format: KvFormat, case: &Case) {
     let (tables, pages) = tables(case);
-    let kv = filled(cpu, shape, pages);
+    let kv = filled(cpu, shape, format, pages);
     let Shape { layers, heads, kv_heads, head_dim, .. } = *shape;
     let spec = AttentionSpec { heads, kv_heads, head_dim, scale: 0.125, window: None };
     let mut batch = Batch::default();
@@ -138,7 +139,7 @@ fn measure(cpu: &mut Cpu, probe: &Probe, shape: &Shape, case: &Case) {
     times.sort_by(f64::total_cmp);
     let seconds = times[times.len() / 2];
     let bandwidth = probe.bandwidth();
-    let bytes = kv_bytes(shape, pages * PAGE_TOKENS);
+    let bytes = kv_bytes(shape, format, pages * PAGE_TOKENS);
     let flops: f64 = (case.depth - case.rows..case.depth).map(|p| p as f64 + 1.0).sum::<f64>()
         * (4 * width * layers * case.sequences) as f64;
     println!(
@@ -157,10 +158,10 @@ fn measure(cpu: &mut Cpu, probe: &Probe, shape: &Shape, case: &Case) {
 }
 
 /// Bytes of keys and values of these tokens, over all layers.
-fn kv_bytes(shape: &Shape, tokens: usize) -> f64 {
+fn kv_bytes(shape: &Shape, format: KvFormat, tokens: usize) -> f64 {
     let Shape { layers, kv_heads, head_dim, .. } = *shape;
     let group = KvGroup { reach: KvReach::Full, layers: (0..layers).collect(), kv_heads, head_dim };
-    KvSpec { groups: vec![group], ..KvSpec::default() }.token_bytes().0 as f64 * tokens as f64
+    KvSpec { groups: vec![group], format }.token_bytes().0 as f64 * tokens as f64
 }
 
 fn main() {
@@ -175,12 +176,15 @@ fn main() {
         "neondot" => Isa::NeonDot,
         other => panic!("unknown instruction set {other}"),
     });
+    let format = args.next().map_or(KvFormat::F16, |name| {
+        KvFormat::ALL.into_iter().find(|format| format.name() == name).expect("a KV format")
+    });
     let mut cpu = Cpu::new(CpuConfig { threads, isa }).expect("a device");
-    println!("{}", cpu.describe());
+    println!("{}, {} keys and values", cpu.describe(), format.name());
     let probe = Probe::new(cpu.threads());
     for shape in &SHAPES {
         for case in &CASES {
-            measure(&mut cpu, &probe, shape, case);
+            measure(&mut cpu, &probe, shape, format, case);
         }
     }
 }

@@ -93,7 +93,7 @@ fn main() {
     let Shape { width, hidden, heads, kv_heads, head_dim, vocab, .. } = shape;
     let (query_width, key_width) = (heads * head_dim, kv_heads * head_dim);
     let layer = |i: usize| {
-        let larger = if i % 2 == 0 { shape.larger } else { shape.dtype };
+        let larger = if i.is_multiple_of(2) { shape.larger } else { shape.dtype };
         Layer {
             query: matrix(&cpu, shape.dtype, query_width, width),
             key: matrix(&cpu, shape.dtype, key_width, width),
