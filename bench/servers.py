@@ -1,7 +1,8 @@
-"""Starts the servers that the benches compare, each on one model file and a free port: Hearth, and llama.cpp from PyPI.
+"""Starts the servers that the benches compare, each on one model file and a free port: Hearth, llama.cpp from PyPI, and llama-server.
 
-Both are asked for the model `m`. `close` ends the process and waits for it.
+All are asked for the model `m`. `close` ends the process and waits for it.
 """
+import json
 import signal
 import socket
 import subprocess
@@ -61,3 +62,30 @@ class LlamaCpp(Server):
             stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         self.base = self.process.stdout.readline().strip()
         health(self.base, "/health", self.process)
+
+
+class LlamaServer(Server):
+    """llama.cpp's own server, from the folder of bench/llamacpp.sh."""
+    name = "llama.cpp"
+
+    def __init__(self, folder, model, threads, flags=()):
+        port = free_port()
+        self.base = f"http://127.0.0.1:{port}"
+        self.process = subprocess.Popen(
+            [folder / "llama-server", "-m", str(model), "--alias", "m", "--host", "127.0.0.1", "--port", str(port),
+             "-t", str(threads), *flags],
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        health(self.base, "/health", self.process)
+
+
+def first_token(base):
+    """Asks for one token, and returns when it is there."""
+    body = {"model": "m", "prompt": "Hello", "max_tokens": 1, "temperature": 0}
+    request = urllib.request.Request(f"{base}/v1/completions", json.dumps(body).encode(), {"content-type": "application/json"})
+    urllib.request.urlopen(request).read()
+
+
+def rss_mib(server):
+    """Resident memory of a server in MiB."""
+    status = Path(f"/proc/{server.process.pid}/status").read_text()
+    return int(status.split("VmRSS:")[1].split()[0]) / 1024
