@@ -7,9 +7,10 @@
 //! that the same run's probe got.
 #![allow(clippy::print_stdout, clippy::expect_used, missing_docs)]
 
+use base::Bytes;
 use device::{AttentionSpec, Batch, Device, KvFormat, KvGroup, KvReach, KvSpec, PAGE_TOKENS, PageId};
+use kernels::probe::MemoryProbe;
 use kernels::{Cpu, CpuConfig, Isa, Kv};
-use std::hint::black_box;
 use std::time::Instant;
 
 /// The attention of a model.
@@ -44,43 +45,6 @@ const CASES: [Case; 6] = [
     Case { sequences: 1, shared: 0, depth: 2048, rows: 512 },
 ];
 
-/// Memory that all threads read at once; large beside every cache.
-struct Probe {
-    words: Vec<u64>,
-    threads: usize,
-}
-
-impl Probe {
-    fn new(threads: usize) -> Self {
-        Self { words: (0..32u64 << 20).collect(), threads }
-    }
-
-    /// Reads everything; gives the seconds.
-    fn read(&self) -> f64 {
-        let start = Instant::now();
-        std::thread::scope(|scope| {
-            for part in self.words.chunks(self.words.len().div_ceil(self.threads)) {
-                scope.spawn(|| {
-                    let mut sums = [0u64; 16];
-                    for words in part.as_chunks::<16>().0 {
-                        for (sum, word) in sums.iter_mut().zip(words) {
-                            *sum = sum.wrapping_add(*word);
-                        }
-                    }
-                    black_box(sums);
-                });
-            }
-        });
-        start.elapsed().as_secs_f64()
-    }
-
-    /// GB/s of the best of some reads.
-    fn bandwidth(&self) -> f64 {
-        let best = (0..7).map(|_| self.read()).fold(f64::INFINITY, f64::min);
-        size_of_val(&self.words[..]) as f64 / best / 1e9
-    }
-}
-
 /// Page tables of the case's sequences, and how many pages there are.
 fn tables(case: &Case) -> (Vec<Vec<PageId>>, usize) {
     let shared = case.shared / PAGE_TOKENS;
@@ -113,7 +77,7 @@ fn filled(cpu: &mut Cpu, shape: &Shape, format: KvFormat, pages: usize) -> Kv {
     kv
 }
 
-fn measure(cpu: &mut Cpu, probe: &Probe, shape: &Shape, format: KvFormat, case: &Case) {
+fn measure(cpu: &mut Cpu, probe: &MemoryProbe, shape: &Shape, format: KvFormat, case: &Case) {
     let (tables, pages) = tables(case);
     let kv = filled(cpu, shape, format, pages);
     let Shape { layers, heads, kv_heads, head_dim, .. } = *shape;
@@ -126,10 +90,11 @@ fn measure(cpu: &mut Cpu, probe: &Probe, shape: &Shape, format: KvFormat, case: 
     let queries = (0..batch.rows() * width).map(|i| (i % 83) as f32 * 0.02 - 0.8);
     let queries = cpu.upload(width, &queries.collect::<Vec<_>>());
     let mut out = cpu.tensor(width);
-    let mut times = Vec::new();
+    let (mut times, mut bandwidth) = (Vec::new(), 0.0f64);
     let start = Instant::now();
     while times.len() < 5 || (start.elapsed().as_secs_f64() < 1.0 && times.len() < 40) {
-        probe.read();
+        // It also pushes what the last pass left out of the caches.
+        bandwidth = bandwidth.max(probe.rate(cpu.threads(), probe.size()) / 1e9);
         let start = Instant::now();
         for layer in 0..layers {
             cpu.attention(&kv, layer, &queries, &batch, &spec, &mut out);
@@ -138,7 +103,6 @@ fn measure(cpu: &mut Cpu, probe: &Probe, shape: &Shape, format: KvFormat, case: 
     }
     times.sort_by(f64::total_cmp);
     let seconds = times[times.len() / 2];
-    let bandwidth = probe.bandwidth();
     let bytes = kv_bytes(shape, format, pages * PAGE_TOKENS);
     let flops: f64 = (case.depth - case.rows..case.depth).map(|p| p as f64 + 1.0).sum::<f64>()
         * (4 * width * layers * case.sequences) as f64;
@@ -181,7 +145,7 @@ fn main() {
     });
     let mut cpu = Cpu::new(CpuConfig { threads, isa }).expect("a device");
     println!("{}, {} keys and values", cpu.describe(), format.name());
-    let probe = Probe::new(cpu.threads());
+    let probe = MemoryProbe::new(Bytes(256 << 20)).expect("memory");
     for shape in &SHAPES {
         for case in &CASES {
             measure(&mut cpu, &probe, shape, format, case);
