@@ -6,17 +6,20 @@ Starts two Hearths on the same file, one with `--speculation on` and one with `o
   rewrite      "here is a file, rename a function, print the whole file": each pair another file and another change
   fresh        an essay at temperature 0.9, each pair another subject; nothing to repeat
 Speed is that of the tokens after the first, from the token count of the usage and the times of the stream's first and last piece. Greedy answers (rewrite) and seeded ones (fresh) must be the same on both.
-Prints the ratio of each pair and their median, and fails if a median is under its limit (2 for rewrite, 0.97 for fresh). Writes JSON with --out. Needs nothing but Python's own library.
+Prints the ratio of each pair and their median, and fails if a median is under its limit (2 for rewrite, 0.97 for fresh). Writes JSON with --out, after each pair.
+Needs nothing but Python's own library. bench/peers.py has the same as its part `speculation`.
 """
 import argparse
+import contextlib
 import json
 import random
 import statistics
 import sys
 import time
 import urllib.request
+from pathlib import Path
 
-from servers import Hearth
+from servers import ANSWER_LIMIT, Hearth
 
 LIMITS = {"rewrite": 2.0, "fresh": 0.97}
 
@@ -76,7 +79,7 @@ def ask(server, body, max_tokens):
     body = {**body, "model": "m", "max_tokens": max_tokens, "stream": True, "stream_options": {"include_usage": True}}
     request = urllib.request.Request(f"{server.base}/v1/chat/completions", json.dumps(body).encode(), {"content-type": "application/json"})
     text, times, tokens = "", [], 0
-    with urllib.request.urlopen(request) as response:
+    with urllib.request.urlopen(request, timeout=ANSWER_LIMIT) as response:
         for line in response:
             if not line.startswith(b"data: {"):
                 continue
@@ -98,6 +101,36 @@ def drafts(server):
     return value("hearth_drafted_tokens_total"), value("hearth_accepted_draft_tokens_total")
 
 
+WORKLOADS = {"rewrite": rewrite, "fresh": fresh}
+
+
+@contextlib.contextmanager
+def both(binary, model, threads):
+    """A Hearth with speculation and one without, by mode, which have answered something."""
+    with contextlib.ExitStack() as stack:
+        servers = {}
+        for mode in ("on", "off"):
+            servers[mode] = Hearth(binary, model, threads, extra=["--speculation", mode])
+            stack.callback(servers[mode].close)
+            ask(servers[mode], fresh(random.Random(0)), 8)
+        yield servers
+
+
+def pairs(servers, name, count, max_tokens, seed):
+    """Yields each pair of answers when it is there: its tokens, tokens per second with and without, and what was drafted."""
+    before = drafts(servers["on"])
+    for i in range(count):
+        body = WORKLOADS[name](random.Random(f"{seed} {name} {i}"))
+        answers = {mode: ask(servers[mode], body, max_tokens) for mode in (("on", "off"), ("off", "on"))[i % 2]}
+        if answers["on"][:2] != answers["off"][:2]:
+            raise ValueError(f"{name} {i}: speculation changed the answer:\n{answers['on'][0]}\n---\n{answers['off'][0]}")
+        after = drafts(servers["on"])
+        drafted, accepted = (now - then for now, then in zip(after, before))
+        before = after
+        (_, tokens, on), (_, _, off) = answers["on"], answers["off"]
+        yield {"tokens": tokens, "on": on, "off": off, "ratio": on / off, "drafted": drafted, "accepted": accepted}
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--hearth", required=True)
@@ -107,37 +140,27 @@ def main():
     parser.add_argument("--max-tokens", type=int, default=260)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", choices=LIMITS)
-    parser.add_argument("--out")
+    parser.add_argument("--out", type=Path)
     args = parser.parse_args()
-    servers = {mode: Hearth(args.hearth, args.model, args.threads, extra=["--speculation", mode]) for mode in ("on", "off")}
-    result, failed = {}, False
-    try:
-        for server in servers.values():
-            ask(server, fresh(random.Random(0)), 8)
-        for name, make in {"rewrite": rewrite, "fresh": fresh}.items():
+    arguments = {name: str(value) if isinstance(value, Path) else value for name, value in vars(args).items()}
+    result, failed = {"arguments": arguments}, False
+    with both(args.hearth, args.model, args.threads) as servers:
+        for name in LIMITS:
             if args.only not in (None, name):
                 continue
-            before, pairs = drafts(servers["on"]), []
-            for i in range(args.pairs):
-                body = make(random.Random(f"{args.seed} {name} {i}"))
-                answers = {mode: ask(servers[mode], body, args.max_tokens) for mode in (("on", "off"), ("off", "on"))[i % 2]}
-                if answers["on"][:2] != answers["off"][:2]:
-                    raise SystemExit(f"{name} {i}: speculation changed the answer:\n{answers['on'][0]}\n---\n{answers['off'][0]}")
-                (_, tokens, on), (_, _, off) = answers["on"], answers["off"]
-                pairs.append({"tokens": tokens, "on": on, "off": off, "ratio": on / off})
-                print(f"{name} {i}: {tokens} tokens, on {on:.1f} tok/s, off {off:.1f} tok/s, {on / off:.2f}", flush=True)
-            drafted, accepted = (after - then for after, then in zip(drafts(servers["on"]), before))
-            ratio = statistics.median(pair["ratio"] for pair in pairs)
-            failed |= ratio < LIMITS[name]
-            print(f"{name}: median {ratio:.2f} (at least {LIMITS[name]}), {accepted} of {drafted} drafted tokens accepted", flush=True)
-            result[name] = {"pairs": pairs, "median": ratio, "drafted": drafted, "accepted": accepted}
-    finally:
-        for server in servers.values():
-            server.close()
-    if args.out:
-        with open(args.out, "w") as file:
-            file.write(json.dumps({"arguments": vars(args), **result}, indent=1) + "\n")
+            done = []
+            for pair in pairs(servers, name, args.pairs, args.max_tokens, args.seed):
+                done.append(pair)
+                print(f"{name} {len(done)} of {args.pairs}: {pair['tokens']} tokens, on {pair['on']:.1f} tok/s, off {pair['off']:.1f} tok/s, {pair['ratio']:.2f}", flush=True)
+                drafted, accepted = (sum(pair[count] for pair in done) for count in ("drafted", "accepted"))
+                median = statistics.median(pair["ratio"] for pair in done)
+                result[name] = {"pairs": done, "median": median, "drafted": drafted, "accepted": accepted}
+                if args.out:
+                    args.out.write_text(json.dumps(result, indent=1) + "\n")
+            failed |= median < LIMITS[name]
+            print(f"{name}: median {median:.2f} (at least {LIMITS[name]}), {accepted} of {drafted} drafted tokens accepted", flush=True)
     sys.exit(failed)
 
 
-main()
+if __name__ == "__main__":
+    main()

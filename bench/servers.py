@@ -1,6 +1,6 @@
 """Starts the servers that the benches compare, each on one model file and a free port: Hearth, llama.cpp from PyPI, and llama-server.
 
-All are asked for the model `m`. `close` ends the process and waits for it.
+All are asked for the model `m`. `close` ends the process and waits for it; a server that does not come up raises ChildProcessError.
 """
 import json
 import signal
@@ -13,6 +13,10 @@ import urllib.request
 from pathlib import Path
 
 HERE = Path(__file__).parent
+# Seconds that a server has for its end.
+CLOSE_LIMIT = 20
+# And for one token.
+ANSWER_LIMIT = 120
 
 
 def free_port():
@@ -24,7 +28,7 @@ def free_port():
 def health(base, path, process):
     while True:
         if process.poll() is not None:
-            raise SystemExit(f"the server of {base} ended with status {process.returncode}")
+            raise ChildProcessError(f"the server of {base} ended with status {process.returncode}")
         try:
             urllib.request.urlopen(base + path).read()
             return
@@ -33,9 +37,21 @@ def health(base, path, process):
 
 
 class Server:
+    def wait_for(self, path):
+        """Returns when the server answers there. One that does not come up is not left behind."""
+        try:
+            health(self.base, path, self.process)
+        except BaseException:
+            self.close()
+            raise
+
     def close(self):
         self.process.send_signal(signal.SIGTERM)
-        self.process.wait()
+        try:
+            self.process.wait(CLOSE_LIMIT)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
 
 
 class Hearth(Server):
@@ -50,7 +66,7 @@ class Hearth(Server):
             [binary, "serve", "--listen", f"127.0.0.1:{port}", "--data-dir", data or self.data.name, "--packed-weights", "on" if data else "off",
              "--model", f"m={model}", "--threads", str(threads), "--context", str(context), *extra],
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        health(self.base, "/healthz", self.process)
+        self.wait_for("/healthz")
 
 
 class LlamaCpp(Server):
@@ -61,7 +77,7 @@ class LlamaCpp(Server):
             [sys.executable, str(HERE / "peer_llamacpp.py"), str(model), str(threads), str(context)],
             stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         self.base = self.process.stdout.readline().strip()
-        health(self.base, "/health", self.process)
+        self.wait_for("/health")
 
 
 class LlamaServer(Server):
@@ -75,14 +91,14 @@ class LlamaServer(Server):
             [folder / "llama-server", "-m", str(model), "--alias", "m", "--host", "127.0.0.1", "--port", str(port),
              "-t", str(threads), *flags],
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        health(self.base, "/health", self.process)
+        self.wait_for("/health")
 
 
 def first_token(base):
     """Asks for one token, and returns when it is there."""
     body = {"model": "m", "prompt": "Hello", "max_tokens": 1, "temperature": 0}
     request = urllib.request.Request(f"{base}/v1/completions", json.dumps(body).encode(), {"content-type": "application/json"})
-    urllib.request.urlopen(request).read()
+    urllib.request.urlopen(request, timeout=ANSWER_LIMIT).read()
 
 
 def rss_mib(server):
