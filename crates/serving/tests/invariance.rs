@@ -7,13 +7,13 @@
 //! must also be answered alike, however long they were let run: that a row follows the wrong prefix would show there.
 
 use base::{Bytes, Namespace, RequestId, Tokens, rng};
-use device::{Batch, DeviceError, LoadFormat, PAGE_TOKENS, PageId};
+use device::{Batch, DeviceError, KvFormat, PAGE_TOKENS, PageId};
 use engine::{
     Activity, Config, Counters, DraftCost, Engine, Event, EventKind, FinishReason, KvBudget, Request,
     Sampling,
 };
 use kernels::{Cpu, CpuConfig};
-use models::{Checkpoint, LanguageModel, Loaded, ModelSpec};
+use models::{Checkpoint, LanguageModel, LoadOptions, Loaded, ModelSpec};
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
@@ -103,10 +103,11 @@ impl LanguageModel for Recording {
     }
 }
 
-fn load(path: &Path, threads: usize, ledger: &Arc<Mutex<Ledger>>) -> Box<dyn LanguageModel> {
+fn load(path: &Path, kv: KvFormat, threads: usize, ledger: &Arc<Mutex<Ledger>>) -> Box<dyn LanguageModel> {
     let checkpoint = Checkpoint::open(path).expect("the model opens");
     let cpu = Cpu::new(CpuConfig { threads: Some(threads), ..CpuConfig::default() }).expect("a CPU");
-    match models::load(&checkpoint, cpu, LoadFormat::AsStored, &mut |_, _| ()).expect("the model loads") {
+    let options = LoadOptions { kv, ..LoadOptions::default() };
+    match models::load(&checkpoint, cpu, options, &mut |_, _| ()).expect("the model loads") {
         Loaded::Language(inner) => {
             Box::new(Recording { inner, slots: HashMap::new(), ledger: ledger.clone() })
         }
@@ -180,11 +181,11 @@ fn run(engine: &mut Engine, seed: u64, vocab: u32, longest: u32, ledger: &Mutex<
 }
 
 #[track_caller]
-fn check(path: &Path, longest: u32, schedules: &[(usize, u32, u64)]) {
+fn check(path: &Path, kv: KvFormat, longest: u32, schedules: &[(usize, u32, u64)]) {
     let ledger = Arc::new(Mutex::new(Ledger::default()));
     let mut total = Counters::default();
     for (seed, (threads, step_tokens, pages)) in schedules.iter().enumerate() {
-        let model = load(path, *threads, &ledger);
+        let model = load(path, kv, *threads, &ledger);
         let (vocab, page) = (model.spec().vocab, model.spec().kv.page_bytes());
         let budget = Arc::new(KvBudget::new(Bytes(page.0 * pages)));
         let speculation = seed % 2 == 0;
@@ -230,10 +231,21 @@ fn tiny_models_give_the_same_bits_under_every_schedule() {
         if !config.contains("CausalLM") {
             continue;
         }
-        check(&path, 60, &SCHEDULES);
+        check(&path, KvFormat::F16, 60, &SCHEDULES);
         seen += 1;
     }
     assert!(seen >= 4, "a fixture per architecture");
+}
+
+#[test]
+fn the_other_kv_formats_give_the_same_bits_under_every_schedule() {
+    // One with plain layers, and one with windows and wide heads.
+    for name in ["qwen2", "gemma3"] {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/models").join(name);
+        for kv in [KvFormat::Bf16, KvFormat::Int8] {
+            check(&path, kv, 60, &SCHEDULES);
+        }
+    }
 }
 
 #[test]
@@ -245,6 +257,7 @@ fn smollm2_gives_the_same_bits_under_every_schedule() {
     };
     check(
         &folder.join("SmolLM2-135M-Instruct.Q4_1.gguf"),
+        KvFormat::F16,
         120,
         &[(2, 512, 400), (1, 7, 400), (3, 64, 14), (2, 1, 40)],
     );

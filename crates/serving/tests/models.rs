@@ -11,7 +11,7 @@ use models::checkpoint::GenerationDefaults;
 use protocol::{
     Backend, Delta, EmbeddingInput, EmbeddingRequest, ErrorKind, GenerateRequest, Role, Sampling,
 };
-use serving::{LoadFormat, Local, LocalConfig, ModelSource};
+use serving::{KvFormat, LoadFormat, Local, LocalConfig, ModelSource};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -24,10 +24,15 @@ fn model(test: &str, file: &str) -> Option<PathBuf> {
 }
 
 fn local(path: PathBuf) -> Arc<Local> {
+    local_keeping(path, KvFormat::F16)
+}
+
+fn local_keeping(path: PathBuf, kv_format: KvFormat) -> Arc<Local> {
     let config = LocalConfig {
         threads: Some(2),
         kv_memory: Some(Bytes(512 << 20)),
         context: Some(Tokens(2048)),
+        kv_format,
         ..LocalConfig::default()
     };
     let local = Local::new(config, Arc::new(SystemClock::default())).unwrap();
@@ -67,6 +72,20 @@ async fn turns_reuse(local: &Local) {
             history.push((Role::Assistant, said.texts[0].clone()));
             history.push((Role::User, format!("And then? ({turn})")));
         }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_kv_format_that_is_set_is_what_pages_are_made_of() {
+    // 30 layers of 3 heads of 64 elements, keys and values, 16 tokens.
+    for (format, element, scale) in [(KvFormat::Bf16, 2, 0), (KvFormat::Int8, 1, 4)] {
+        let file = "SmolLM2-135M-Instruct.Q4_1.gguf";
+        let Some(path) = model("the KV formats", file) else { return };
+        let local = local_keeping(path, format);
+        turns_reuse(&local).await;
+        let stats = local.stats().pop().unwrap().engine.unwrap();
+        assert_eq!(stats.pages.bytes, Bytes(30 * 3 * 2 * 16 * (64 * element + scale)), "{format:?}");
+        assert!(stats.pages.cached > 0, "{format:?}");
     }
 }
 
