@@ -191,6 +191,7 @@ fn run(path: Path, rounds: usize) -> i32 {
 
 /// The loops that this CPU can run, slowest first.
 fn paths() -> Vec<Path> {
+    #[cfg_attr(not(target_arch = "x86_64"), expect(unused_mut))]
     let mut paths = vec![Path { name: "plain Rust", bytes: 16, run: scalar }];
     #[cfg(target_arch = "x86_64")]
     {
