@@ -8,7 +8,7 @@
 //! Work is cut by panels and by chunks of rows small enough that their activations stay in the
 //! second-level cache while panels stream past.
 
-use crate::blocks::IQ4_NL;
+use crate::blocks::{IQ4_NL, Scaling as Scheme};
 use crate::buffer::Shared;
 use crate::matrix::{Layout, Panels};
 use crate::pool::Pool;
@@ -20,13 +20,6 @@ use std::ops::Range;
 
 /// Bytes of activations that a chunk of rows may take.
 const CHUNK_BYTES: usize = 512 << 10;
-
-/// Panels that are read side by side for few rows: memory gives more to several streams than to one
-/// (measured: one stream, even with software prefetch, takes a seventh longer; prefetch beside four gives nothing).
-const STREAMS: usize = 4;
-
-/// Most rows that panels are read side by side for; more rows are limited by arithmetic.
-const FEW_ROWS: usize = 8;
 
 /// Repeats a body for `r` in `0..R`, `R <= 16`, without a loop: the compiler leaves large bodies rolled, and the
 /// sums would then live in memory.
@@ -64,27 +57,35 @@ pub(crate) fn run(level: Level, pool: &Pool, input: &Input<'_>, tasks: &[Task<'_
     let chunk = (CHUNK_BYTES / (input.width * 2)).clamp(TILE, 512) / TILE * TILE;
     let chunks = rows.div_ceil(chunk);
     let panels: usize = tasks.iter().map(|t| t.weight.panels()).sum();
-    let mut group = (panels * chunks / (pool.threads() * 8)).clamp(1, 16);
-    if rows <= FEW_ROWS && panels >= pool.threads() * 16 {
-        // Whole sets of streams, where that leaves enough items to share out.
-        group = group.next_multiple_of(STREAMS);
-    }
-    let groups = |task: &Task<'_>| task.weight.panels().div_ceil(group);
-    let items: usize = tasks.iter().map(groups).sum();
+    let cuts = cuts(panels, pool.threads());
+    let items = cuts.len() - 1;
     // Chunk by chunk: the threads share a chunk's activations and split its panels.
     pool.run(items * chunks, &|item| {
-        let (chunk_index, mut item) = (item / items, item % items);
+        let (chunk_index, item) = (item / items, item % items);
+        let rows = chunk_index * chunk..((chunk_index + 1) * chunk).min(rows);
+        let mut before = 0;
         for task in tasks {
-            if item < groups(task) {
-                let first = item * group;
-                let panels = first..(first + group).min(task.weight.panels());
-                let rows = chunk_index * chunk..((chunk_index + 1) * chunk).min(rows);
-                compute(level, input, task, panels, rows);
-                return;
+            let all = before..before + task.weight.panels();
+            let (start, end) = (cuts[item].max(all.start), cuts[item + 1].min(all.end));
+            if start < end {
+                compute(level, input, task, start - before..end - before, rows.clone());
             }
-            item -= groups(task);
+            before = all.end;
         }
     });
+}
+
+/// Where `panels` are cut into items, from 0 to the last's end: large ones first, since memory gives most to who reads
+/// straight on, and ever smaller ones, so that the threads end together.
+fn cuts(panels: usize, threads: usize) -> Vec<usize> {
+    let mut cuts = Vec::with_capacity(32);
+    let mut at = 0;
+    cuts.push(at);
+    while at < panels {
+        at += ((panels - at) / (threads * 2)).max(1);
+        cuts.push(at);
+    }
+    cuts
 }
 
 fn compute(level: Level, input: &Input<'_>, task: &Task<'_>, panels: Range<usize>, rows: Range<usize>) {
@@ -254,7 +255,9 @@ struct Scales<S: Simd> {
 
 /// How a block's codes become part of a sum.
 trait Scaling: 'static {
-    fn load<S: Simd>(s: S, layout: Layout, group: &[u8], b: usize) -> Scales<S>;
+    const SCHEME: Scheme;
+    /// The scales of block `b` of a span, of which `scales` is the start.
+    fn load<S: Simd>(s: S, layout: Layout, scales: &[u8], b: usize) -> Scales<S>;
     fn add<S: Simd, C: Codes>(
         s: S,
         scales: &Scales<S>,
@@ -266,22 +269,23 @@ trait Scaling: 'static {
 }
 
 #[inline(always)]
-fn half_vector<S: Simd>(s: S, group: &[u8], i: usize) -> S::F {
-    s.load_f16(group[i * 32..].first_chunk().expect("a vector of scales"))
+fn half_vector<S: Simd>(s: S, layout: Layout, scales: &[u8], b: usize, i: usize) -> S::F {
+    s.load_f16(scales[layout.floats_at(b) + i * 32..].first_chunk().expect("a vector of scales"))
 }
 
 #[inline(always)]
-fn small(layout: Layout, group: &[u8], b: usize, i: usize) -> &[u8; 16] {
-    group[layout.integers_at(b) + i * 16..].first_chunk().expect("a vector of small scales")
+fn small(layout: Layout, scales: &[u8], b: usize, i: usize) -> &[u8; 16] {
+    scales[layout.integers_at(b) + i * 16..].first_chunk().expect("a vector of small scales")
 }
 
 /// `d * (c - (8 << SHIFT))`.
 struct Plain<const SHIFT: u32>;
 impl<const SHIFT: u32> Scaling for Plain<SHIFT> {
+    const SCHEME: Scheme = Scheme::Plain;
     #[inline(always)]
-    fn load<S: Simd>(s: S, _layout: Layout, group: &[u8], _b: usize) -> Scales<S> {
+    fn load<S: Simd>(s: S, layout: Layout, scales: &[u8], b: usize) -> Scales<S> {
         let (f, i) = (s.splat(0.0), s.splat_i(0));
-        Scales { d: half_vector(s, group, 0), m: f, s: [i; 2], t: [i; 2] }
+        Scales { d: half_vector(s, layout, scales, b, 0), m: f, s: [i; 2], t: [i; 2] }
     }
     #[inline(always)]
     fn add<S: Simd, C: Codes>(
@@ -300,10 +304,16 @@ impl<const SHIFT: u32> Scaling for Plain<SHIFT> {
 /// `d * c + m`.
 struct Min;
 impl Scaling for Min {
+    const SCHEME: Scheme = Scheme::Min;
     #[inline(always)]
-    fn load<S: Simd>(s: S, _layout: Layout, group: &[u8], _b: usize) -> Scales<S> {
+    fn load<S: Simd>(s: S, layout: Layout, scales: &[u8], b: usize) -> Scales<S> {
         let i = s.splat_i(0);
-        Scales { d: half_vector(s, group, 0), m: half_vector(s, group, 1), s: [i; 2], t: [i; 2] }
+        Scales {
+            d: half_vector(s, layout, scales, b, 0),
+            m: half_vector(s, layout, scales, b, 1),
+            s: [i; 2],
+            t: [i; 2],
+        }
     }
     #[inline(always)]
     fn add<S: Simd, C: Codes>(
@@ -323,13 +333,14 @@ impl Scaling for Min {
 /// `d * s * c - m * t`, integers per 32.
 struct Super;
 impl Scaling for Super {
+    const SCHEME: Scheme = Scheme::Super;
     #[inline(always)]
-    fn load<S: Simd>(s: S, layout: Layout, group: &[u8], b: usize) -> Scales<S> {
+    fn load<S: Simd>(s: S, layout: Layout, scales: &[u8], b: usize) -> Scales<S> {
         let i = s.splat_i(0);
-        let scale = s.to_f(s.widen_u8(small(layout, group, b, 0)));
-        let min = s.to_f(s.widen_u8(small(layout, group, b, 1)));
-        let d = s.mul(half_vector(s, group, 0), scale);
-        let m = s.sub(s.splat(0.0), s.mul(half_vector(s, group, 1), min));
+        let scale = s.to_f(s.widen_u8(small(layout, scales, b, 0)));
+        let min = s.to_f(s.widen_u8(small(layout, scales, b, 1)));
+        let d = s.mul(half_vector(s, layout, scales, b, 0), scale);
+        let m = s.sub(s.splat(0.0), s.mul(half_vector(s, layout, scales, b, 1), min));
         Scales { d, m, s: [i; 2], t: [i; 2] }
     }
     #[inline(always)]
@@ -362,11 +373,12 @@ fn halves<S: Simd, C: Codes>(
 /// `d * s * (c - (8 << SHIFT))`, signed integers per 16.
 struct Halves<const SHIFT: u32>;
 impl<const SHIFT: u32> Scaling for Halves<SHIFT> {
+    const SCHEME: Scheme = Scheme::Halves;
     #[inline(always)]
-    fn load<S: Simd>(s: S, layout: Layout, group: &[u8], b: usize) -> Scales<S> {
+    fn load<S: Simd>(s: S, layout: Layout, scales: &[u8], b: usize) -> Scales<S> {
         let (f, i) = (s.splat(0.0), s.splat_i(0));
-        let scales = [s.widen_i8(small(layout, group, b, 0)), s.widen_i8(small(layout, group, b, 1))];
-        Scales { d: half_vector(s, group, 0), m: f, s: scales, t: [i; 2] }
+        let integers = [s.widen_i8(small(layout, scales, b, 0)), s.widen_i8(small(layout, scales, b, 1))];
+        Scales { d: half_vector(s, layout, scales, b, 0), m: f, s: integers, t: [i; 2] }
     }
     #[inline(always)]
     fn add<S: Simd, C: Codes>(
@@ -389,13 +401,14 @@ impl<const SHIFT: u32> Scaling for Halves<SHIFT> {
 /// `d * s * c - m * t`, integers per 16.
 struct HalvesMin;
 impl Scaling for HalvesMin {
+    const SCHEME: Scheme = Scheme::HalvesMin;
     #[inline(always)]
-    fn load<S: Simd>(s: S, layout: Layout, group: &[u8], b: usize) -> Scales<S> {
+    fn load<S: Simd>(s: S, layout: Layout, scales: &[u8], b: usize) -> Scales<S> {
         // The sums come as -8 times themselves.
-        let m = s.mul(half_vector(s, group, 1), s.splat(0.125));
-        let scales = [s.widen_u8(small(layout, group, b, 0)), s.widen_u8(small(layout, group, b, 1))];
-        let mins = [s.widen_u8(small(layout, group, b, 2)), s.widen_u8(small(layout, group, b, 3))];
-        Scales { d: half_vector(s, group, 0), m, s: scales, t: mins }
+        let m = s.mul(half_vector(s, layout, scales, b, 1), s.splat(0.125));
+        let integers = [s.widen_u8(small(layout, scales, b, 0)), s.widen_u8(small(layout, scales, b, 1))];
+        let mins = [s.widen_u8(small(layout, scales, b, 2)), s.widen_u8(small(layout, scales, b, 3))];
+        Scales { d: half_vector(s, layout, scales, b, 0), m, s: integers, t: mins }
     }
     #[inline(always)]
     fn add<S: Simd, C: Codes>(
@@ -414,6 +427,17 @@ impl Scaling for HalvesMin {
     }
 }
 
+/// The layout of codes and scales that are known when this is compiled.
+struct Form<C, Q>(PhantomData<(C, Q)>);
+
+impl<C: Codes, Q: Scaling> Form<C, Q> {
+    // The code of zero is in the arithmetic.
+    const LAYOUT: Layout = Layout { bits: (C::BYTES / 64) as u32, scaling: Q::SCHEME, offset: 0 };
+    const SPAN: usize = Self::LAYOUT.span();
+    const SCALE_BYTES: usize = Self::LAYOUT.scale_bytes();
+    const SPAN_BYTES: usize = Self::LAYOUT.span_bytes();
+}
+
 /// A part of a product with a quantised weight.
 struct Int<'a, C, Q>(Part<'a>, PhantomData<(C, Q)>);
 
@@ -423,34 +447,12 @@ impl<C: Codes, Q: Scaling> Kernel for Int<'_, C, Q> {
     fn run<S: Simd>(self, s: S) {
         let Part { input, task, panels, rows } = self.0;
         let x = input.quantised;
-        let mut panels = panels;
-        let few = rows.start % TILE == 0 && rows.end == x.rows && rows.len() <= FEW_ROWS;
-        if few {
-            let from = rows.start * x.blocks;
-            let few =
-                Few { task, row: rows.start, rows: rows.len(), a: &x.codes[from..], meta: &x.meta[from..] };
-            match rows.len() {
-                1 => {
-                    few.panels::<S, C, Q, STREAMS, 1>(s, &mut panels);
-                    few.panels::<S, C, Q, 2, 1>(s, &mut panels);
-                }
-                2 if S::WIDE => few.panels::<S, C, Q, STREAMS, 2>(s, &mut panels),
-                3 | 4 if S::WIDE => few.panels::<S, C, Q, STREAMS, 4>(s, &mut panels),
-                5.. if S::WIDE => few.panels::<S, C, Q, 2, 8>(s, &mut panels),
-                _ => {}
-            }
-        }
         for panel in panels {
-            let (codes, scales) = task.weight.panel(panel).split_at(task.weight.code_bytes);
-            let layout = Layout::of(task.weight.dtype);
             for tile in rows.start / TILE..rows.end.div_ceil(TILE) {
                 let from = tile * TILE * x.blocks;
                 let kernel = IntTile::<C, Q> {
                     task,
                     panel,
-                    codes,
-                    scales,
-                    layout,
                     a: &x.codes[from..],
                     meta: &x.meta[from..],
                     height: TILE.min(x.rows - tile * TILE),
@@ -463,67 +465,9 @@ impl<C: Codes, Q: Scaling> Kernel for Int<'_, C, Q> {
     }
 }
 
-/// The only tile of a batch of few rows: what limits it is how fast weights come from memory.
-struct Few<'a> {
-    task: &'a Task<'a>,
-    row: usize,
-    rows: usize,
-    a: &'a [[i8; 32]],
-    meta: &'a [Meta],
-}
-
-impl Few<'_> {
-    /// Takes panels by `P` side by side, as long as there are so many; the tile has at most `R` rows.
-    #[inline(always)]
-    fn panels<S: Simd, C: Codes, Q: Scaling, const P: usize, const R: usize>(
-        &self,
-        s: S,
-        panels: &mut Range<usize>,
-    ) {
-        while panels.len() >= P {
-            self.streams::<S, C, Q, P, R>(s, panels.start);
-            panels.start += P;
-        }
-    }
-
-    #[inline(always)]
-    fn streams<S: Simd, C: Codes, Q: Scaling, const P: usize, const R: usize>(&self, s: S, panel: usize) {
-        let Self { task, a, meta, .. } = *self;
-        let layout = Layout::of(task.weight.dtype);
-        let (span, scale_bytes) = (layout.span(), layout.scale_bytes());
-        let mut codes: [&[u8]; P] = [&[]; P];
-        let mut scales: [&[u8]; P] = [&[]; P];
-        for p in 0..P {
-            (codes[p], scales[p]) = task.weight.panel(panel + p).split_at(task.weight.code_bytes);
-        }
-        let mut sums = [[s.splat(0.0); R]; P];
-        for b in 0..task.weight.blocks() {
-            let at = b * self.rows;
-            let a: &[[i8; 32]; R] = a[at..].first_chunk().expect("blocks of all rows, or slack");
-            let meta: &[Meta; R] = meta[at..].first_chunk().expect("blocks of all rows, or slack");
-            for p in 0..P {
-                let w = C::unpack(s, &codes[p][b * C::BYTES..][..C::BYTES]);
-                let group = &scales[p][b / span * scale_bytes..][..scale_bytes];
-                let scales = Q::load(s, layout, group, b);
-                unrolled!(r < R, {
-                    sums[p][r] = Q::add::<S, C>(s, &scales, &w, &a[r], &meta[r], sums[p][r]);
-                });
-            }
-        }
-        for p in 0..P {
-            for r in 0..self.rows {
-                store(s, task, self.row + r, panel + p, sums[p][r]);
-            }
-        }
-    }
-}
-
 struct IntTile<'a, C, Q> {
     task: &'a Task<'a>,
     panel: usize,
-    codes: &'a [u8],
-    scales: &'a [u8],
-    layout: Layout,
     a: &'a [[i8; 32]],
     meta: &'a [Meta],
     height: usize,
@@ -535,17 +479,19 @@ impl<C: Codes, Q: Scaling> TileKernel for IntTile<'_, C, Q> {
     #[inline(always)]
     fn tile<S: Simd, const R: usize>(&self, s: S, first: usize, rows: usize) {
         let mut sums = [s.splat(0.0); R];
-        let (span, scale_bytes) = (self.layout.span(), self.layout.scale_bytes());
-        for (b, codes) in self.codes.chunks_exact(C::BYTES).enumerate() {
-            let w = C::unpack(s, codes);
-            let group = &self.scales[b / span * scale_bytes..][..scale_bytes];
-            let scales = Q::load(s, self.layout, group, b);
-            let at = b * self.height + first;
-            let a: &[[i8; 32]; R] = self.a[at..].first_chunk().expect("blocks of all rows, or slack");
-            let meta: &[Meta; R] = self.meta[at..].first_chunk().expect("blocks of all rows, or slack");
-            unrolled!(r < R, {
-                sums[r] = Q::add::<S, C>(s, &scales, &w, &a[r], &meta[r], sums[r]);
-            });
+        let panel = self.task.weight.panel(self.panel);
+        for (span, bytes) in panel.chunks(Form::<C, Q>::SPAN_BYTES).enumerate() {
+            let (scales, codes) = bytes.split_at(Form::<C, Q>::SCALE_BYTES);
+            for (i, codes) in codes.chunks_exact(C::BYTES).enumerate() {
+                let w = C::unpack(s, codes);
+                let scales = Q::load(s, Form::<C, Q>::LAYOUT, scales, i);
+                let at = (span * Form::<C, Q>::SPAN + i) * self.height + first;
+                let a: &[[i8; 32]; R] = self.a[at..].first_chunk().expect("blocks of all rows, or slack");
+                let meta: &[Meta; R] = self.meta[at..].first_chunk().expect("blocks of all rows, or slack");
+                unrolled!(r < R, {
+                    sums[r] = Q::add::<S, C>(s, &scales, &w, &a[r], &meta[r], sums[r]);
+                });
+            }
         }
         for r in 0..rows {
             store(s, self.task, self.row + first + r, self.panel, sums[r]);

@@ -1,8 +1,9 @@
 //! Weight matrices repacked into panels of sixteen output rows, the same bytes on every instruction set.
 //!
-//! A panel of a quantised matrix holds first the codes of all blocks of 32 input elements, then all
-//! scales. In a block, group `g` of 0..8 is four input elements of each of the sixteen rows (lane `l`,
-//! byte `j`: row `l`, element `4g + j`), 64 bytes once unpacked:
+//! A panel of a quantised matrix is a sequence of spans: the scales of some blocks of 32 input elements, then the
+//! codes of these blocks. So a panel is read from its first byte to its last, and so are all panels of a matrix:
+//! memory gives most to one reader that goes straight on. In a block, group `g` of 0..8 is four input elements of
+//! each of the sixteen rows (lane `l`, byte `j`: row `l`, element `4g + j`), 64 bytes once unpacked:
 //!
 //! ```text
 //! low four bits   4 x 64 bytes: byte i of vector v holds group v (low half) and group v + 4 (high half)
@@ -27,7 +28,7 @@ use std::sync::Arc;
 
 /// Names this form of packed bytes, which outlive a build on disk: whoever changes the panels of any format
 /// counts it up. It is the same on every instruction set, as the bytes are.
-pub(crate) const PACKING: &str = "cpu-panels-1";
+pub(crate) const PACKING: &str = "cpu-panels-2";
 
 /// The shape of a quantised format's panels.
 #[derive(Clone, Copy, Debug)]
@@ -64,19 +65,31 @@ impl Layout {
         self.bits as usize * 64
     }
 
-    /// Blocks that share a group of scales.
+    /// Blocks of a span, whose scales stand together before their codes. A panel's last span has the scales of all,
+    /// and the codes of those blocks that there are.
     pub(crate) const fn span(self) -> usize {
         match self.scaling {
-            Scaling::Plain | Scaling::Min => 1,
+            Scaling::Min => 1,
+            // The scales of two blocks fill a line of 64 bytes, so that codes keep to lines.
+            Scaling::Plain => 2,
             Scaling::Super | Scaling::Halves | Scaling::HalvesMin => 8,
         }
     }
 
-    /// Half-precision vectors at the start of a group of scales.
+    /// Half-precision vectors that the blocks of a span share.
     const fn floats(self) -> usize {
         match self.scaling {
             Scaling::Plain | Scaling::Halves => 1,
             Scaling::Min | Scaling::Super | Scaling::HalvesMin => 2,
+        }
+    }
+
+    /// Where the half-precision vectors of block `b` start in its span.
+    #[inline(always)]
+    pub(crate) const fn floats_at(self, b: usize) -> usize {
+        match self.scaling {
+            Scaling::Plain => b % 2 * 32,
+            _ => 0,
         }
     }
 
@@ -89,18 +102,39 @@ impl Layout {
         }
     }
 
-    /// Bytes of a group of scales.
+    /// Bytes of a span's scales, whole lines of 64.
     pub(crate) const fn scale_bytes(self) -> usize {
-        self.floats() * 32 + self.span() * self.integers() * 16
+        match self.scaling {
+            Scaling::Plain => 64,
+            _ => (self.floats() * 32 + self.span() * self.integers() * 16).next_multiple_of(ALIGN),
+        }
     }
 
-    /// Where the block's small integers start in its group of scales.
+    /// Where the block's small integers start in its span.
+    #[inline(always)]
     pub(crate) const fn integers_at(self, b: usize) -> usize {
         self.floats() * 32 + b % self.span() * self.integers() * 16
     }
 
+    /// Bytes of a whole span.
+    pub(crate) const fn span_bytes(self) -> usize {
+        self.scale_bytes() + self.span() * self.code_bytes()
+    }
+
+    /// Bytes of a panel of so many blocks.
+    const fn panel_bytes(self, blocks: usize) -> usize {
+        blocks.div_ceil(self.span()) * self.scale_bytes() + blocks * self.code_bytes()
+    }
+
+    /// Where block `b`'s span starts in its panel, and where its codes start in that span.
+    #[inline(always)]
+    pub(crate) const fn block_at(self, b: usize) -> (usize, usize) {
+        let (span, within) = (b / self.span(), b % self.span());
+        (span * self.span_bytes(), self.scale_bytes() + within * self.code_bytes())
+    }
+
     /// Writes block `b` of sixteen rows.
-    fn put(self, codes: &mut [u8], scales: &mut [u8], b: usize, rows: &[Codes; LANES]) {
+    fn put(self, panel: &mut [u8], b: usize, rows: &[Codes; LANES]) {
         let mut groups = [[0u8; 64]; 8];
         for (lane, x) in rows.iter().enumerate() {
             let (fours, _) = x.codes.as_chunks::<4>();
@@ -108,7 +142,9 @@ impl Layout {
                 group[lane * 4..][..4].copy_from_slice(four);
             }
         }
-        let block = &mut codes[b * self.code_bytes()..][..self.code_bytes()];
+        let (span, codes_at) = self.block_at(b);
+        let (scales, codes) = panel[span..].split_at_mut(codes_at);
+        let block = &mut codes[..self.code_bytes()];
         let (vectors, _) = block.as_chunks_mut::<64>();
         if self.bits == 8 {
             vectors.copy_from_slice(&groups);
@@ -130,13 +166,13 @@ impl Layout {
                 }
             }
         }
-        let group = &mut scales[b / self.span() * self.scale_bytes()..][..self.scale_bytes()];
         for (lane, x) in rows.iter().enumerate() {
-            group[lane * 2..][..2].copy_from_slice(&x.d.to_le_bytes());
+            let floats = &mut scales[self.floats_at(b)..];
+            floats[lane * 2..][..2].copy_from_slice(&x.d.to_le_bytes());
             if self.floats() == 2 {
-                group[32 + lane * 2..][..2].copy_from_slice(&x.m.to_le_bytes());
+                floats[32 + lane * 2..][..2].copy_from_slice(&x.m.to_le_bytes());
             }
-            let small = &mut group[self.integers_at(b)..];
+            let small = &mut scales[self.integers_at(b)..];
             let values: [u8; 4] = match self.scaling {
                 Scaling::Super => [x.s[0], x.t[0], 0, 0],
                 _ => [x.s[0], x.s[1], x.t[0], x.t[1]],
@@ -148,8 +184,10 @@ impl Layout {
     }
 
     /// Reads lane `lane` of block `b` back.
-    fn get(self, codes: &[u8], scales: &[u8], b: usize, lane: usize) -> Codes {
-        let block = &codes[b * self.code_bytes()..][..self.code_bytes()];
+    fn get(self, panel: &[u8], b: usize, lane: usize) -> Codes {
+        let (span, codes_at) = self.block_at(b);
+        let (scales, codes) = panel[span..].split_at(codes_at);
+        let block = &codes[..self.code_bytes()];
         let mut x = Codes::ZERO;
         for (k, code) in x.codes.iter_mut().enumerate() {
             let (g, i) = (k / 4, lane * 4 + k % 4);
@@ -163,13 +201,13 @@ impl Layout {
                 _ => 0,
             };
         }
-        let group = &scales[b / self.span() * self.scale_bytes()..][..self.scale_bytes()];
-        let float = |i: usize| u16::from_le_bytes([group[i * 32 + lane * 2], group[i * 32 + lane * 2 + 1]]);
+        let floats = &scales[self.floats_at(b)..];
+        let float = |i: usize| u16::from_le_bytes([floats[i * 32 + lane * 2], floats[i * 32 + lane * 2 + 1]]);
         x.d = float(0);
         if self.floats() == 2 {
             x.m = float(1);
         }
-        let small = |i: usize| group[self.integers_at(b) + i * 16 + lane];
+        let small = |i: usize| scales[self.integers_at(b) + i * 16 + lane];
         match self.scaling {
             Scaling::Plain | Scaling::Min => {}
             Scaling::Super => (x.s, x.t) = ([small(0); 2], [small(1); 2]),
@@ -190,8 +228,6 @@ pub(crate) struct Panels {
     pub(crate) rows: usize,
     /// Input width.
     pub(crate) cols: usize,
-    /// Bytes of the part of a panel before its scales.
-    pub(crate) code_bytes: usize,
     pub(crate) panel_bytes: usize,
     data: Data,
 }
@@ -242,9 +278,8 @@ impl Panels {
         let (panel, lane) = (self.panel(row / LANES), row % LANES);
         if self.quantised() {
             let layout = Layout::of(self.dtype);
-            let (codes, scales) = panel.split_at(self.code_bytes);
             for b in 0..self.blocks() {
-                let x = layout.get(codes, scales, b, lane);
+                let x = layout.get(panel, b, lane);
                 let values = blocks::values(layout.scaling, layout.offset, self.dtype == DType::Iq4Nl, &x);
                 let width = (self.cols - b * 32).min(32);
                 values[..width].iter().enumerate().for_each(|(j, v)| put(b * 32 + j, *v));
@@ -275,7 +310,6 @@ struct Plan {
     dtype: DType,
     /// Bytes of a row of the source.
     row_bytes: usize,
-    code_bytes: usize,
     panel_bytes: usize,
     /// Bytes of all panels.
     total: usize,
@@ -298,18 +332,15 @@ impl Plan {
             LoadFormat::Int4 if !is_quantised(source.dtype) => DType::Q4_0,
             LoadFormat::AsStored | LoadFormat::Int8 | LoadFormat::Int4 => source.dtype,
         };
-        let blocks = cols.div_ceil(32);
-        let (code_bytes, panel_bytes) = if is_quantised(dtype) {
-            let layout = Layout::of(dtype);
-            let codes = blocks * layout.code_bytes();
-            (codes, codes + blocks.div_ceil(layout.span()) * layout.scale_bytes())
+        let panel_bytes = if is_quantised(dtype) {
+            Layout::of(dtype).panel_bytes(cols.div_ceil(32))
         } else {
-            (cols * LANES * dtype.block_bytes(), cols * LANES * dtype.block_bytes())
+            cols * LANES * dtype.block_bytes()
         };
         let panel_bytes = panel_bytes.next_multiple_of(ALIGN);
         let total = rows.div_ceil(LANES).checked_mul(panel_bytes);
         let total = total.ok_or(DeviceError::OutOfMemory(Bytes(u64::MAX)))?;
-        Ok(Self { dtype, row_bytes, code_bytes, panel_bytes, total })
+        Ok(Self { dtype, row_bytes, panel_bytes, total })
     }
 }
 
@@ -319,7 +350,7 @@ pub(crate) fn unpack(
     format: LoadFormat,
     packed: SharedBytes,
 ) -> Result<Matrix, DeviceError> {
-    let Plan { dtype, code_bytes, panel_bytes, total, .. } = Plan::of(source, format)?;
+    let Plan { dtype, panel_bytes, total, .. } = Plan::of(source, format)?;
     if packed.len() != total {
         let reason = format!("{} packed bytes where there are to be {total}", packed.len());
         return Err(DeviceError::Unsupported { name: source.name.to_owned(), reason });
@@ -332,7 +363,7 @@ pub(crate) fn unpack(
         Data::Own(own)
     };
     let (rows, cols) = (source.rows, source.cols);
-    Ok(Matrix(Arc::new(Panels { dtype, rows, cols, code_bytes, panel_bytes, data })))
+    Ok(Matrix(Arc::new(Panels { dtype, rows, cols, panel_bytes, data })))
 }
 
 /// Packs a matrix, its panels in parallel.
@@ -341,7 +372,7 @@ pub(crate) fn pack(
     format: LoadFormat,
     pool: &Pool,
 ) -> Result<Matrix, DeviceError> {
-    let Plan { dtype, row_bytes, code_bytes, panel_bytes, total } = Plan::of(source, format)?;
+    let Plan { dtype, row_bytes, panel_bytes, total } = Plan::of(source, format)?;
     let (rows, cols) = (source.rows, source.cols);
     let (panels, blocks) = (rows.div_ceil(LANES), cols.div_ceil(32));
     let mut data = Buffer::<u8>::lasting(total)?;
@@ -352,7 +383,6 @@ pub(crate) fn pack(
         for panel in range {
             // SAFETY: each panel is written by the one item that has it in its range.
             let data = unsafe { out.part(panel * panel_bytes, panel_bytes) };
-            let (codes, scales) = data.split_at_mut(code_bytes);
             let lanes = LANES.min(rows - panel * LANES);
             let mut sources: [&[u8]; LANES] = [&[]; LANES];
             for (lane, row) in sources[..lanes].iter_mut().enumerate() {
@@ -378,17 +408,17 @@ pub(crate) fn pack(
                     for (x, row) in block.iter_mut().zip(&sources[..lanes]) {
                         *x = blocks::read(dtype, row, b);
                     }
-                    layout.put(codes, scales, b, &block);
+                    layout.put(data, b, &block);
                 }
             } else {
                 for (lane, row) in sources[..lanes].iter().enumerate() {
-                    interleave(codes, row, lane, dtype.block_bytes());
+                    interleave(data, row, lane, dtype.block_bytes());
                 }
             }
         }
     });
     let data = Data::Own(data);
-    Ok(Matrix(Arc::new(Panels { dtype, rows, cols, code_bytes, panel_bytes, data })))
+    Ok(Matrix(Arc::new(Panels { dtype, rows, cols, panel_bytes, data })))
 }
 
 /// Writes a row of elements of `size` bytes as lane `lane` of a float panel.
