@@ -150,10 +150,9 @@ impl Codes for Four {
     const BYTES: usize = 256;
     #[inline(always)]
     fn unpack<S: Simd>(s: S, x: &[u8]) -> [S::B; 8] {
-        let v: [S::B; 4] = std::array::from_fn(
-            #[inline(always)]
-            |i| s.load_b(vector(x, i)),
-        );
+        // Written out: the compiler does not always inline `from_fn`, and vectors then go through memory.
+        let v =
+            [s.load_b(vector(x, 0)), s.load_b(vector(x, 1)), s.load_b(vector(x, 2)), s.load_b(vector(x, 3))];
         [
             s.low4(v[0]),
             s.low4(v[1]),
@@ -238,10 +237,16 @@ impl Codes for Eight {
     const BYTES: usize = 512;
     #[inline(always)]
     fn unpack<S: Simd>(s: S, x: &[u8]) -> [S::B; 8] {
-        std::array::from_fn(
-            #[inline(always)]
-            |i| s.load_b(vector(x, i)),
-        )
+        [
+            s.load_b(vector(x, 0)),
+            s.load_b(vector(x, 1)),
+            s.load_b(vector(x, 2)),
+            s.load_b(vector(x, 3)),
+            s.load_b(vector(x, 4)),
+            s.load_b(vector(x, 5)),
+            s.load_b(vector(x, 6)),
+            s.load_b(vector(x, 7)),
+        ]
     }
 }
 
@@ -389,10 +394,9 @@ impl<const SHIFT: u32> Scaling for Halves<SHIFT> {
         meta: &Meta,
         sum: S::F,
     ) -> S::F {
-        let offset = meta.neg8_halves.map(
-            #[inline(always)]
-            |x| s.shl_i::<SHIFT>(s.splat_i(x)),
-        );
+        // Written out, as in `Four`.
+        let [low, high] = meta.neg8_halves;
+        let offset = [s.shl_i::<SHIFT>(s.splat_i(low)), s.shl_i::<SHIFT>(s.splat_i(high))];
         let dot = halves::<S, C>(s, &scales.s, w, a, offset);
         s.fma(s.mul(s.to_f(dot), s.splat(meta.scale)), scales.d, sum)
     }

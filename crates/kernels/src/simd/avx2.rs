@@ -1,6 +1,7 @@
 //! AVX2 with FMA and F16C: two registers are the sixteen lanes. Products of bytes are added up by one of
 //! three instructions ([`Dot`]): what all of these CPUs have, or VNNI in one of its two encodings.
 
+use super::word;
 use super::{Kernel, Simd, TileKernel};
 use std::arch::x86_64::*;
 use std::marker::PhantomData;
@@ -400,7 +401,7 @@ impl Dot for Maddubs {
         let mut sum = if bits == 8 { simd.splat_i(0) } else { offset };
         let mut words = simd.splat_i(0);
         for g in 0..N {
-            let a = i32::from_le_bytes(groups[g].map(|x| x as u8));
+            let a = word(&groups[g]);
             for half in 0..2 {
                 proven!({
                     let a = _mm256_set1_epi32(a);
@@ -450,7 +451,7 @@ macro_rules! vnni {
                 let (groups, _) = a.as_chunks::<4>();
                 let mut sum = offset;
                 for g in 0..N {
-                    let a = i32::from_le_bytes(groups[g].map(|x| x as u8));
+                    let a = word(&groups[g]);
                     proven!({
                         let a = _mm256_set1_epi32(a);
                         sum = [$instruction(sum[0], w[g][0], a), $instruction(sum[1], w[g][1], a)];

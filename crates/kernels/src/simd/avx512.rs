@@ -1,5 +1,6 @@
 //! AVX-512 with VNNI: one register is the sixteen lanes.
 
+use super::word;
 use super::{Kernel, Simd, TileKernel};
 use std::arch::x86_64::*;
 
@@ -240,7 +241,7 @@ impl Simd for Avx512 {
         let (groups, _) = a.as_chunks::<4>();
         let mut sum = offset;
         for g in 0..N {
-            let a = i32::from_le_bytes(groups[g].map(|x| x as u8));
+            let a = word(&groups[g]);
             sum = proven!(_mm512_dpbusd_epi32(sum, w[g], _mm512_set1_epi32(a)));
         }
         sum

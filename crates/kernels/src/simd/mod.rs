@@ -34,6 +34,14 @@ pub(crate) fn prefetch(x: &[u8]) {
     let _no_hint = x;
 }
 
+/// Four bytes as the word that they are in memory.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+fn word(x: &[i8; 4]) -> i32 {
+    let [a, b, c, d] = *x;
+    i32::from_le_bytes([a as u8, b as u8, c as u8, d as u8])
+}
+
 /// A piece of work that can run on any instruction set.
 pub(crate) trait Kernel {
     /// What it gives.
