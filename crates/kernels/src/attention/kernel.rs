@@ -8,8 +8,8 @@
 
 use super::parts::{Call, HEAD, Merge, put_head};
 use super::plan::{Piece, Row};
+use super::soften::soften;
 use super::units::Units;
-use crate::math;
 use crate::matmul::Element;
 use crate::simd::{Kernel, LANES, Simd, prefetch};
 use std::ops::Range;
@@ -22,6 +22,8 @@ pub(crate) const BLOCK: usize = UNITS * LANES;
 const WIDTH: usize = 4;
 /// Queries that are computed side by side.
 const SIDE: usize = 4;
+/// Bytes that memory moves at a time.
+const LINE: usize = 64;
 /// Queries of an item at most.
 pub(crate) const QUERIES: usize = 64;
 /// The queries of some rows with the heads of one KV head, over some blocks.
@@ -52,11 +54,20 @@ impl<'a, U> Item<'a, U> {
     }
 }
 
+/// Where keys and values of a block lie, for its units that are seen, and of the block that is fetched meanwhile.
+struct Sides<'a> {
+    keys: [&'a [u8]; UNITS],
+    values: [&'a [u8]; UNITS],
+    next_keys: [&'a [u8]; UNITS],
+    next_values: [&'a [u8]; UNITS],
+}
+
 /// What a tile of queries knows of one block.
-struct Block<S: Simd, const Q: usize> {
+struct Block<'a, S: Simd, const Q: usize> {
     /// Its first unit that is seen, and how many.
     base: usize,
     units: usize,
+    sides: Sides<'a>,
     weights: [[f32; BLOCK]; Q],
     peaks: [f32; Q],
     totals: [S::F; Q],
@@ -70,6 +81,7 @@ impl<U: Units> Kernel for Item<'_, U> {
         let stride = self.call.stride();
         let queries = self.rows.len() * self.call.group();
         let mut states = [Merge::<S>::fresh(s); QUERIES];
+        self.fetch_first();
         for block in self.blocks.clone() {
             let mut q = 0;
             while q < queries {
@@ -79,8 +91,7 @@ impl<U: Units> Kernel for Item<'_, U> {
                     1 => self.tile::<S, 1>(s, block, q, states, sums),
                     2 => self.tile::<S, 2>(s, block, q, states, sums),
                     3 => self.tile::<S, 3>(s, block, q, states, sums),
-                    // A whole group of Qwen's: its keys and values are widened once.
-                    6 if S::WIDE => self.tile::<S, 6>(s, block, q, states, sums),
+                    6.. if S::WIDE => self.tile::<S, 6>(s, block, q, states, sums),
                     _ => self.tile::<S, SIDE>(s, block, q, states, sums),
                 };
             }
@@ -109,6 +120,21 @@ impl<U: Units> Item<'_, U> {
     fn query(&self, q: usize) -> (&Row, usize) {
         let group = self.call.group();
         (&self.rows[q / group], self.kv_head * group + q % group)
+    }
+
+    /// Asks for what these rows see of the first block; what comes after is asked for a block ahead.
+    #[inline(always)]
+    fn fetch_first(&self) {
+        let start = self.blocks.start * BLOCK;
+        let from = self.rows.iter().map(|row| row.from).min().unwrap_or(start).max(start);
+        let to = self.rows.iter().map(|row| row.to).max().unwrap_or(start).min(start + BLOCK);
+        for unit in from / LANES..to.div_ceil(LANES) {
+            if let Some((keys, values)) = self.units.ahead(unit) {
+                for side in [keys, values] {
+                    (0..side.len()).step_by(LINE).for_each(|at| prefetch(side, at));
+                }
+            }
+        }
     }
 
     /// Takes `Q` queries from `first` on through one block; returns `Q`.
@@ -150,21 +176,23 @@ impl<U: Units> Item<'_, U> {
         states: &mut [Merge<S>],
         sums: &mut [f32],
     ) {
+        // The tile that comes first to a block fetches the next, as far as the last of these rows sees it.
+        let last = self.query(first + Q - 1).0.to.min(self.blocks.end * BLOCK).div_ceil(LANES);
+        let base = block * UNITS + units.start;
         let mut now = Block::<S, Q> {
-            base: block * UNITS + units.start,
+            base,
             units: units.len(),
+            sides: self.sides(base, units.len(), if first == 0 { last } else { 0 }),
             weights: [[0.0; BLOCK]; Q],
             peaks: [0.0; Q],
             totals: [s.splat(0.0); Q],
         };
-        // The tile that comes first to a block fetches what comes next.
-        let ahead = first == 0;
         let mut at = 0;
         while at < now.units {
             at += match now.units - at {
-                WIDTH.. if S::WIDE => self.scores::<S, Q, WIDTH>(s, at, first, ahead, &mut now),
-                2.. if S::WIDE => self.scores::<S, Q, 2>(s, at, first, ahead, &mut now),
-                _ => self.scores::<S, Q, 1>(s, at, first, ahead, &mut now),
+                WIDTH.. if S::WIDE => self.scores::<S, Q, WIDTH>(s, at, first, &mut now),
+                2.. if S::WIDE => self.scores::<S, Q, 2>(s, at, first, &mut now),
+                _ => self.scores::<S, Q, 1>(s, at, first, &mut now),
             };
         }
         for q in 0..Q {
@@ -173,7 +201,7 @@ impl<U: Units> Item<'_, U> {
             let scale = self.call.spec.scale;
             (now.peaks[q], now.totals[q]) = soften(s, weights, now.base * LANES, row.from, row.to, scale);
             if U::SCALED {
-                self.scale_weights(s, now.base, weights);
+                self.scale_weights(s, &now.sides.values, weights);
             }
         }
         let mut factors = [[0.0; 2]; Q];
@@ -186,28 +214,24 @@ impl<U: Units> Item<'_, U> {
                 self.store_part(s, block, first + q, now.peaks[q], now.totals[q]);
             }
         }
-        // The next block's keys are fetched with these values, as far as the last of these rows sees them.
-        let next = now.base - now.base % UNITS + UNITS;
-        let last = self.query(first + Q - 1).0.to.min(self.blocks.end * BLOCK).div_ceil(LANES);
-        let next = if ahead { next..last.min(next + UNITS).max(next) } else { 0..0 };
         let stride = self.call.stride();
         let mut at = 0;
         while at < stride {
             at += if S::WIDE && stride - at >= WIDTH * LANES {
-                self.values::<S, Q, WIDTH>(s, at, first, block, &next, &now, &factors, sums)
+                self.values::<S, Q, WIDTH>(s, at, first, block, &now, &factors, sums)
             } else {
-                self.values::<S, Q, 1>(s, at, first, block, &next, &now, &factors, sums)
+                self.values::<S, Q, 1>(s, at, first, block, &now, &factors, sums)
             };
         }
     }
 
-    /// Multiplies the weights of the units from `base` on by the scales of their values.
+    /// Multiplies weights by the scales of their units' values.
     #[inline(always)]
-    fn scale_weights<S: Simd>(&self, s: S, base: usize, weights: &mut [f32]) {
+    fn scale_weights<S: Simd>(&self, s: S, values: &[&[u8]; UNITS], weights: &mut [f32]) {
         let codes = U::Element::BYTES * LANES * self.call.stride();
         let (vectors, _) = weights.as_chunks_mut::<16>();
-        for (i, v) in vectors.iter_mut().enumerate() {
-            let scales = self.units.unit(base + i).1[codes..].first_chunk().expect("sixteen scales");
+        for (v, values) in vectors.iter_mut().zip(values) {
+            let scales = values[codes..].first_chunk().expect("sixteen scales");
             s.store(s.mul(s.load(v), s.load_f32_bytes(scales)), v);
         }
     }
@@ -222,24 +246,40 @@ impl<U: Units> Item<'_, U> {
         }
     }
 
-    /// The raw scores of `Q` queries with `P` units from `at` on, in order of positions; returns `P`.
+    /// Where `units` units from `base` on lie, and those of the next block that come before `last`. Where there is nothing
+    /// to fetch, they stand for themselves: a hint for what is there costs less than a question in a loop.
+    #[inline(always)]
+    fn sides(&self, base: usize, units: usize, last: usize) -> Sides<'_> {
+        let none: [&[u8]; UNITS] = [&[]; UNITS];
+        let mut sides = Sides { keys: none, values: none, next_keys: none, next_values: none };
+        for i in 0..units {
+            let unit = self.units.unit(base + i);
+            (sides.keys[i], sides.values[i]) = unit;
+            let next = base + i + UNITS;
+            let next = if next < last { self.units.ahead(next) } else { None };
+            (sides.next_keys[i], sides.next_values[i]) = next.unwrap_or(unit);
+        }
+        sides
+    }
+
+    /// The raw scores of `Q` queries with `P` units from `at` on, in order of positions; returns `P`. Fetches the
+    /// next block's keys.
     #[inline(always)]
     fn scores<S: Simd, const Q: usize, const P: usize>(
         &self,
         s: S,
         at: usize,
         first: usize,
-        ahead: bool,
-        now: &mut Block<S, Q>,
+        now: &mut Block<'_, S, Q>,
     ) -> usize {
         let dim = self.call.spec.head_dim;
         let size = U::Element::BYTES * LANES;
         let mut keys: [&[u8]; P] = [&[]; P];
-        let mut values: [&[u8]; P] = [&[]; P];
+        let mut next: [&[u8]; P] = [&[]; P];
         let mut scales = [s.splat(1.0); P];
         for p in 0..P {
-            let (k, v) = self.units.unit(now.base + at + p);
-            (keys[p], values[p]) = (&k[..dim * size], &v[..dim * size]);
+            let k = now.sides.keys[at + p];
+            (keys[p], next[p]) = (&k[..dim * size], now.sides.next_keys[at + p]);
             if U::SCALED {
                 scales[p] = s.load_f32_bytes(k[dim * size..].first_chunk().expect("sixteen scales"));
             }
@@ -253,10 +293,9 @@ impl<U: Units> Item<'_, U> {
         for d in 0..dim {
             let mut k = [s.splat(0.0); P];
             for p in 0..P {
-                k[p] = U::Element::load(s, &keys[p][d * size..][..size]);
-                if ahead {
-                    prefetch(&values[p][d * size..][..size]);
-                }
+                // SAFETY: `keys` hold `dim` vectors, and `d` is below.
+                k[p] = unsafe { vector::<S, U::Element>(s, keys[p], d * size) };
+                prefetch(next[p], d * size);
             }
             for q in 0..Q {
                 let x = s.splat(queries[q][d]);
@@ -275,7 +314,8 @@ impl<U: Units> Item<'_, U> {
         P
     }
 
-    /// Elements `[at, at + 16 W)` of the queries' weighted values, to their sums or parts; returns `16 W`.
+    /// Elements `[at, at + 16 W)` of the queries' weighted values, to their sums or parts; returns `16 W`. Fetches
+    /// the same of the next block.
     #[inline(always)]
     #[allow(clippy::too_many_arguments)]
     fn values<S: Simd, const Q: usize, const W: usize>(
@@ -284,35 +324,35 @@ impl<U: Units> Item<'_, U> {
         at: usize,
         first: usize,
         block: usize,
-        next: &Range<usize>,
-        now: &Block<S, Q>,
+        now: &Block<'_, S, Q>,
         factors: &[[f32; 2]; Q],
         sums: &mut [f32],
     ) -> usize {
-        let (dim, stride) = (self.call.spec.head_dim, self.call.stride());
+        let stride = self.call.stride();
+        assert!(at + W * LANES <= stride, "the elements are those of a position");
         let mut acc = [[s.splat(0.0); W]; Q];
         let size = U::Element::BYTES * LANES;
         let width = U::Element::BYTES * stride;
-        for unit in 0..now.units {
-            let values = &self.units.unit(now.base + unit).1[..LANES * width];
-            let ahead = next.start + unit;
-            let ahead: &[u8] = if ahead < next.end { self.units.unit(ahead).0 } else { &[] };
-            for (t, row) in values.chunks_exact(width).enumerate() {
-                let row = &row[at * U::Element::BYTES..][..W * size];
+        let at_bytes = at * U::Element::BYTES;
+        let sides = now.sides.values.iter().zip(&now.sides.next_values).take(now.units);
+        for (unit, (values, next)) in sides.enumerate() {
+            assert!(values.len() >= LANES * width, "a unit has sixteen values");
+            let mut weights = [&[0.0; LANES]; Q];
+            for q in 0..Q {
+                weights[q] = &now.weights[q].as_chunks::<LANES>().0[unit];
+            }
+            for t in 0..LANES {
+                let row = t * width + at_bytes;
                 let mut v = [s.splat(0.0); W];
                 for w in 0..W {
-                    v[w] = U::Element::load(s, &row[w * size..][..size]);
-                }
-                // The keys `[dim][16]` of the next block: each of these steps has its `16 W / 16` lines of them.
-                for w in 0..W {
-                    if let Some(line) = ahead.get((at + t * W + w) * size..)
-                        && at + t * W + w < dim
-                    {
-                        prefetch(line);
+                    // SAFETY: `values` hold 16 rows of `width` bytes, and the vectors up to `at + 16 W` of each.
+                    v[w] = unsafe { vector::<S, U::Element>(s, values, row + w * size) };
+                    if (w * size).is_multiple_of(LINE) {
+                        prefetch(next, row + w * size);
                     }
                 }
                 for q in 0..Q {
-                    let weight = s.splat(now.weights[q][unit * LANES + t]);
+                    let weight = s.splat(weights[q][t]);
                     for w in 0..W {
                         acc[q][w] = s.fma(weight, v[w], acc[q][w]);
                     }
@@ -341,40 +381,12 @@ impl<U: Units> Item<'_, U> {
     }
 }
 
-/// Turns raw scores of positions from `base` on into weights relative to their greatest, which is returned
-/// with the sums of the weights, lane by lane. Positions outside `[from, to)` weigh zero; if that is all of
-/// them, the greatest is minus infinity.
+/// The sixteen elements that begin `at` bytes after the start of `x`.
+///
+/// # Safety
+/// They lie in `x`.
 #[inline(always)]
-fn soften<S: Simd>(s: S, scores: &mut [f32], base: usize, from: usize, to: usize, scale: f32) -> (f32, S::F) {
-    const INDEX: [f32; 16] =
-        [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 11.0, 12.0, 13.0, 14.0, 15.0];
-    let (vectors, _) = scores.as_chunks_mut::<16>();
-    let hidden = s.splat(f32::NEG_INFINITY);
-    let index = s.load(&INDEX);
-    let scale = s.splat(scale);
-    let mut peak = hidden;
-    for (i, v) in vectors.iter_mut().enumerate() {
-        let start = base + i * LANES;
-        // Lanes `[first, end)` of this unit are seen.
-        let first = from.saturating_sub(start).min(LANES) as f32;
-        let end = to.saturating_sub(start).min(LANES) as f32;
-        let score = s.mul(s.load(v), scale);
-        let score = s.select_lt(index, s.splat(end), score, hidden);
-        let score = s.select_lt(index, s.splat(first), hidden, score);
-        s.store(score, v);
-        peak = s.max(score, peak);
-    }
-    let peak = s.max_lane(peak);
-    let mut total = s.splat(0.0);
-    if peak == f32::NEG_INFINITY {
-        vectors.iter_mut().for_each(|v| *v = [0.0; 16]);
-        return (peak, total);
-    }
-    let shift = s.splat(peak);
-    for v in vectors {
-        let weight = math::exp(s, s.sub(s.load(v), shift));
-        total = s.add(total, weight);
-        s.store(weight, v);
-    }
-    (peak, total)
+unsafe fn vector<S: Simd, E: Element>(s: S, x: &[u8], at: usize) -> S::F {
+    // SAFETY: the caller's promise.
+    E::load(s, unsafe { x.get_unchecked(at..at + E::BYTES * LANES) })
 }

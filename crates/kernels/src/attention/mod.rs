@@ -1,7 +1,7 @@
 //! Softmax attention over keys and values in units of sixteen positions.
 //!
-//! A `plan` cuts a batch into pieces, the `kernel` computes them, `parts` merges what they give, `units` say where
-//! keys and values lie.
+//! A `plan` cuts a batch into pieces, the `kernel` computes them (`soften` turns scores to weights), `parts` merges
+//! what they give, `units` say where keys and values lie.
 //!
 //! Invariant: what a row gets depends on its queries and on the keys and values that it sees; the parts of
 //! its blocks are computed and merged with the same operations whatever other queries share a tile, how
@@ -10,6 +10,7 @@
 mod kernel;
 mod parts;
 mod plan;
+mod soften;
 mod units;
 
 use crate::buffer::{Buffer, Shared};
@@ -110,7 +111,9 @@ impl Paging {
                 let Some(place) = row.parts else { continue };
                 // The last one to leave a part merges them: it sees what the others wrote before.
                 if left[place.index * spec.kv_heads + kv_head].fetch_sub(1, Ordering::AcqRel) == 1 {
-                    with_sums(spec, 1, |sums| level.run(Finish { call, row: *row, kv_head, sums }));
+                    with_sums(spec, call.group(), |sums| {
+                        level.run(Finish { call, row: *row, kv_head, sums })
+                    });
                 }
             }
         };

@@ -6,7 +6,7 @@ use super::plan::Row;
 use crate::buffer::Shared;
 use crate::math;
 use crate::simd::{Kernel, LANES, Simd};
-use device::AttentionSpec;
+use device::{AttentionSpec, QUERY_GROUP_MAX};
 
 /// Floats of a part before its weighted values: the greatest score in the first, and sixteen sums of weights.
 pub(super) const HEAD: usize = 2 * LANES;
@@ -111,7 +111,7 @@ pub(crate) struct Finish<'a> {
     pub(crate) call: Call<'a>,
     pub(crate) row: Row,
     pub(crate) kv_head: usize,
-    /// `[stride]`, all zero.
+    /// `[group, stride]`, all zero.
     pub(crate) sums: &'a mut [f32],
 }
 
@@ -121,21 +121,25 @@ impl Kernel for Finish<'_> {
     fn run<S: Simd>(self, s: S) {
         let Some(place) = self.row.parts else { return };
         let group = self.call.group();
-        for head in self.kv_head * group..(self.kv_head + 1) * group {
-            self.sums.fill(0.0);
-            let mut state = Merge::fresh(s);
-            for slot in 0..place.count {
+        let heads = self.kv_head * group..(self.kv_head + 1) * group;
+        let stride = self.call.stride();
+        let mut states = [Merge::<S>::fresh(s); QUERY_GROUP_MAX];
+        // Head by head within a slot: each head's merging waits for its last, so that of all overlaps.
+        for slot in 0..place.count {
+            for (i, head) in heads.clone().enumerate() {
                 // SAFETY: all pieces of this row are done, and one item finishes it.
                 let part = unsafe { self.call.part(&self.row, place.block + slot, head) };
                 let part = part.expect("a slot of the row");
                 let total = s.load(part[LANES..].first_chunk().expect("the head of a part"));
-                let factors = state.add(s, part[0], total);
-                let (sums, _) = self.sums.as_chunks_mut::<16>();
+                let factors = states[i].add(s, part[0], total);
+                let (sums, _) = self.sums[i * stride..][..stride].as_chunks_mut::<16>();
                 for (sum, x) in sums.iter_mut().zip(part[HEAD..].as_chunks::<16>().0) {
                     s.store(Merge::sums(s, factors, s.load(sum), s.load(x)), sum);
                 }
             }
-            self.call.finish(s, &self.row, head, state.total, self.sums);
+        }
+        for (i, head) in heads.enumerate() {
+            self.call.finish(s, &self.row, head, states[i].total, &self.sums[i * stride..][..stride]);
         }
     }
 }

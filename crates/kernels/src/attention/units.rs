@@ -12,6 +12,8 @@ pub(super) trait Units {
     /// Whether there are scales.
     const SCALED: bool;
     fn unit(&self, index: usize) -> (&[u8], &[u8]);
+    /// The unit, if it is in memory: to be fetched ahead of its use.
+    fn ahead(&self, index: usize) -> Option<(&[u8], &[u8])>;
 }
 
 pub(super) struct Paged<'a, E> {
@@ -29,6 +31,11 @@ impl<E: Stored> Units for Paged<'_, E> {
     fn unit(&self, index: usize) -> (&[u8], &[u8]) {
         self.kv.head(self.pages[index], self.layer, self.head)
     }
+    #[inline(always)]
+    fn ahead(&self, index: usize) -> Option<(&[u8], &[u8])> {
+        let page = self.pages.get(index).filter(|page| self.kv.has(**page))?;
+        Some(self.kv.head(*page, self.layer, self.head))
+    }
 }
 
 pub(super) struct Segment<'a> {
@@ -45,5 +52,10 @@ impl Units for Segment<'_> {
     fn unit(&self, index: usize) -> (&[u8], &[u8]) {
         let bytes = crate::buffer::as_bytes(&self.units[index * self.unit..][..self.unit]);
         bytes.split_at(self.keys * 4)
+    }
+    #[inline(always)]
+    fn ahead(&self, _: usize) -> Option<(&[u8], &[u8])> {
+        // It was just written.
+        None
     }
 }

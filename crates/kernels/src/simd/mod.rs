@@ -21,17 +21,18 @@ use crate::Isa;
 /// Lanes of a vector; also the number of output rows that a weight panel interleaves.
 pub(crate) const LANES: usize = 16;
 
-/// Asks for the line of memory that `x` begins in, up to the second-level cache. A hint, without effect on
-/// what is computed.
+/// Asks for the line of memory that is `at` bytes after the start of `x`, up to the second-level cache. A hint,
+/// without effect on what is computed, wherever it points.
 #[inline(always)]
-pub(crate) fn prefetch(x: &[u8]) {
+pub(crate) fn prefetch(x: &[u8], at: usize) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: the instruction is in the baseline and reads nothing that the program could see.
     unsafe {
-        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T1 }>(x.as_ptr().cast());
+        use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
+        _mm_prefetch::<{ _MM_HINT_T1 }>(x.as_ptr().wrapping_add(at).cast());
     }
     #[cfg(not(target_arch = "x86_64"))]
-    let _no_hint = x;
+    let _no_hint = (x, at);
 }
 
 /// Four bytes as the word that they are in memory.
