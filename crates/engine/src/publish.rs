@@ -1,5 +1,6 @@
 //! The second half of a step: from logits to tokens and events, and from rows to cached pages.
 
+use crate::draft::Settled;
 use crate::engine::Engine;
 use crate::sampler::{Choice, History, Sampler, logprobs};
 use crate::sequence::{InFlight, NEVER, Sequence};
@@ -24,6 +25,7 @@ pub(crate) fn sample(
     let mut rows = logits.chunks_exact(sampler.vocab());
     for sequence in running.iter_mut().filter(|s| s.planned > 0) {
         let request = requests[sequence.slot].as_mut().expect("a sequence has a request");
+        let first_event = events.len();
         let mut answer = Answer { sequence, request, events, prompt: Vec::new() };
         let start = answer.sequence.computed;
         let end = start + answer.sequence.planned;
@@ -50,9 +52,14 @@ pub(crate) fn sample(
         }
         answer.flush();
         let came = &answer.sequence.tokens[known..];
-        let (ran, right) = answer.sequence.drafting.settle(came);
+        let Settled { ran, right, predicted } = answer.sequence.drafting.settle(came);
         counters.drafted_tokens += ran as u64;
         counters.accepted_tokens += right as u64;
+        if predicted && ran > 0 {
+            let kind =
+                EventKind::Predicted { accepted: Tokens::from(right), rejected: Tokens::from(ran - right) };
+            events.insert(first_event, Event { request: request.id, kind });
+        }
     }
     assert!(rows.next().is_none(), "each row of logits belongs to a sequence");
 }

@@ -69,6 +69,9 @@ pub struct Request {
     pub prompt_logprobs: Option<u32>,
     /// A limit on the answer; one per choice, or none at all.
     pub constraints: Vec<Box<dyn Constraint>>,
+    /// What the answers are expected to be like, a source of drafts: it changes no answer, only how soon it comes.
+    /// Empty where nothing is expected.
+    pub prediction: Vec<u32>,
 }
 
 /// A token and its log-probability (natural logarithm) under the model's own distribution, before
@@ -149,6 +152,13 @@ pub enum EventKind {
         id: u32,
         /// Present when the request asked for it.
         logprobs: Option<TokenLogprobs>,
+    },
+    /// Tokens of the request's prediction ran as a draft. Comes before the tokens of its step.
+    Predicted {
+        /// How many of them the answer goes on with.
+        accepted: Tokens,
+        /// How many were computed in vain.
+        rejected: Tokens,
     },
     /// An answer has ended. A stop token that ended it was not sent as a token.
     Finished {

@@ -125,6 +125,7 @@ impl InFlight {
         let prompt = request.prompt.len();
         let limit = prompt.saturating_add(request.max_tokens.get()).min(context);
         let constraints = request.constraints.into_iter().map(Some).collect();
+        let drafting = Drafting::new(&request.prompt, &request.prediction);
         let mut this = Self {
             id: request.id,
             sampling: request.sampling,
@@ -152,7 +153,7 @@ impl InFlight {
             ending: (limit == prompt).then_some(FinishReason::Length),
             table: PageTable::default(),
             constraint: this.take_constraint(0),
-            drafting: Drafting::default(),
+            drafting,
         };
         // The first token has no log-probability; a prompt of one token owes nothing.
         if this.prompt_logprobs.is_some() && prompt > 1 {
@@ -176,7 +177,7 @@ impl InFlight {
             ending: (first.limit == first.prompt).then_some(FinishReason::Length),
             table: PageTable::default(),
             constraint: self.take_constraint(choice),
-            drafting: Drafting::default(),
+            drafting: first.drafting.sibling(),
         }
     }
 

@@ -117,6 +117,35 @@ fn a_namespaces_answers_are_drafted_from_and_no_others() {
 }
 
 #[test]
+fn a_prediction_saves_steps_as_far_as_it_comes_true_and_changes_no_answer() {
+    let ask = |prediction: Vec<u32>, speculation| {
+        let mut engine = engine(256, Config { speculation, ..Config::default() });
+        cost(&mut engine, 0.01);
+        let sampling = Sampling { temperature: 0.8, seed: 5, ..Sampling::default() };
+        let wanted = Request { prediction, sampling, choices: 2, ..request(0, text(1, 20), 60) };
+        let Outcome { answers, usage, predicted, .. } = run(&mut engine, wanted);
+        assert_at_rest(&engine, 256);
+        (answers, usage, predicted, engine.stats().counters.steps)
+    };
+    let (answers, usage, predicted, steps) = ask(Vec::new(), false);
+    assert_eq!(predicted, (0, 0));
+    let right = answers[0].ids();
+    let mut changed = right.clone();
+    changed.splice(30..33, [1, 2, 3, 4]);
+    let mut told = Vec::new();
+    for prediction in [right.clone(), changed, text(9, 60)] {
+        let with = ask(prediction.clone(), true);
+        assert_eq!((&with.0, with.1), (&answers, usage), "{prediction:?}");
+        told.push((with.2, with.3));
+        assert_eq!(ask(prediction, false), (answers.clone(), usage, (0, 0), steps), "drafts are off");
+    }
+    let [(whole, _), (changed, _), (wrong, _)] = told[..] else { panic!("three predictions") };
+    assert!(whole.0 > 50, "{whole:?}");
+    assert!(changed.0 > 40 && changed.1 > whole.1, "it goes on behind the change: {changed:?}");
+    assert!(wrong.0 < 5, "{wrong:?}");
+}
+
+#[test]
 fn rows_that_cost_too_much_are_not_drafted() {
     for (row, drafts) in [(5.0, false), (0.9, false), (0.02, true)] {
         let mut engine = echoing(256, true);

@@ -134,6 +134,10 @@ pub struct Usage {
     pub completion_tokens: u32,
     /// Of these, spent on thinking.
     pub reasoning_tokens: u32,
+    /// Of these, drafted from the request's prediction.
+    pub accepted_prediction_tokens: u32,
+    /// Drafted from the prediction and not the answer's; no part of `completion_tokens`.
+    pub rejected_prediction_tokens: u32,
 }
 
 impl Usage {

@@ -24,6 +24,8 @@ pub struct GenerateRequest {
     pub max_tokens: Option<u32>,
     /// Texts that end an answer and are not part of it.
     pub stop: Vec<String>,
+    /// Text that the answers are expected to be like; it changes no answer, only how soon it comes.
+    pub prediction: Option<String>,
     /// Answers wanted; at least 1.
     pub choices: u32,
     /// Log-probabilities wanted for the answer's tokens: how many alternatives each (0: the chosen alone).

@@ -111,6 +111,10 @@ impl Answer {
                 self.prompt_logprobs(&[]);
                 self.token(choice, id, logprobs);
             }
+            EventKind::Predicted { accepted, rejected } => {
+                self.usage.accepted_prediction_tokens += accepted.0;
+                self.usage.rejected_prediction_tokens += rejected.0;
+            }
             EventKind::Finished { choice, reason } => {
                 self.prompt_logprobs(&[]);
                 match reason {

@@ -247,6 +247,7 @@ mod tests {
             logprobs: None,
             prompt_logprobs: None,
             constraints: Vec::new(),
+            prediction: Vec::new(),
         };
         ticket.submit(Submission { request, out, accepted, at: Duration::ZERO });
         assert_eq!(answer.try_recv().unwrap_err(), oneshot::error::TryRecvError::Closed);

@@ -212,7 +212,9 @@ impl TextModel {
         }
         let room = self.context - Tokens::from(prompt.len());
         let max_tokens = request.max_tokens.map_or(room, |most| room.min(Tokens(most)));
-        let per_choice = max_tokens.get() + 2;
+        let prediction = self.prediction(request);
+        // A step tells what became of its draft before its first token.
+        let per_choice = max_tokens.get() * (1 + usize::from(!prediction.is_empty())) + 2;
         let reports = request.prompt_logprobs.map_or(0, |_| prompt.len());
         Ok(Prepared {
             prefix: PrefixHash::of(&prompt),
@@ -233,8 +235,16 @@ impl TextModel {
                 logprobs: request.logprobs,
                 prompt_logprobs: request.prompt_logprobs,
                 constraints,
+                prediction,
             },
         })
+    }
+
+    /// The tokens of the predicted answer; none where it is longer than any answer can be.
+    fn prediction(&self, request: &GenerateRequest) -> Vec<u32> {
+        let Some(text) = &request.prediction else { return Vec::new() };
+        let limit = Some(self.context.get());
+        self.tokenizer.encode(&[Piece::Untrusted(text)], limit).unwrap_or_default()
     }
 
     fn namespace(&self, request: &GenerateRequest) -> Namespace {

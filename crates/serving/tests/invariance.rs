@@ -140,6 +140,12 @@ fn request(number: u64, vocab: u32, longest: u32) -> Request {
         // Logits inside the prompt, too.
         prompt_logprobs: (kind == 6).then_some(0),
         constraints: Vec::new(),
+        // Chance seldom follows it.
+        prediction: if kind == 2 {
+            (0..40).map(|p| rng::bits(kind, 4, p) as u32 % vocab).collect()
+        } else {
+            Vec::new()
+        },
     }
 }
 
@@ -166,7 +172,10 @@ fn run(engine: &mut Engine, seed: u64, vocab: u32, longest: u32, ledger: &Mutex<
                     answers.entry((event.request, choice)).or_default().push(id);
                 }
                 EventKind::Finished { reason, .. } => assert_eq!(reason, FinishReason::Length),
-                EventKind::Started { .. } | EventKind::PromptLogprobs { .. } | EventKind::Done(_) => {}
+                EventKind::Started { .. }
+                | EventKind::PromptLogprobs { .. }
+                | EventKind::Predicted { .. }
+                | EventKind::Done(_) => {}
             }
         }
         assert_ne!(activity, Activity::WaitingForMemory, "there is no other engine");

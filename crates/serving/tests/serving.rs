@@ -7,7 +7,7 @@ use common::{CONTEXT, chat, say, tokenizer, until, world};
 use futures::{FutureExt, StreamExt};
 use protocol::{
     Backend, Content, Delta, ErrorKind, FinishReason, GenerateRequest, Input, Message, Part, Prompt,
-    ReasoningEffort, Role, Sampling, Tool, ToolCall, ToolChoice,
+    ReasoningEffort, Role, Sampling, Tool, ToolCall, ToolChoice, Usage,
 };
 use serving::LocalConfig;
 use serving::metrics::Outcome;
@@ -34,6 +34,27 @@ async fn an_answer_is_text_then_finish_then_usage() {
     let stats = world.local.stats().remove(0);
     assert_eq!(stats.requests.outcomes[Outcome::Finished as usize], (Outcome::Finished, 1));
     assert_eq!((stats.requests.ttft.count(), stats.requests.gap.count()), (1, 4));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_predicted_answer_is_the_same_and_its_usage_tells_what_held() {
+    const SAID: &str = "zyxwvutsrqponmkjigfdc";
+    let ask = async |prediction: Option<&str>| {
+        let world = world(SAID, LocalConfig::default());
+        let prediction = prediction.map(str::to_owned);
+        let said = say(&*world.local, GenerateRequest { prediction, ..chat(HI) }).await.unwrap();
+        assert_eq!(said.texts, [SAID]);
+        said.usage()
+    };
+    let plain = ask(None).await;
+    assert_eq!((plain.accepted_prediction_tokens, plain.rejected_prediction_tokens), (0, 0));
+    for (prediction, least, most) in [(SAID, 1, 21), ("zyxwvuTSRQ", 1, 6), ("nothing like it", 0, 0)] {
+        let usage = ask(Some(prediction)).await;
+        let accepted = usage.accepted_prediction_tokens;
+        assert!((least..=most).contains(&accepted), "{prediction}: {usage:?}");
+        let rest = Usage { accepted_prediction_tokens: 0, rejected_prediction_tokens: 0, ..usage };
+        assert_eq!(rest, plain, "{prediction}");
+    }
 }
 
 /// The tokenizer would say the answer as one token; the model spelt it.

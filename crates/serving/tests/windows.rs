@@ -32,6 +32,7 @@ fn ask(engine: &mut Engine, prompt: &[u32]) -> (Tokens, Vec<u32>) {
         logprobs: None,
         prompt_logprobs: None,
         constraints: Vec::new(),
+        prediction: Vec::new(),
     };
     engine.submit(request).expect("it is taken");
     let mut events = Vec::new();

@@ -1,13 +1,13 @@
-//! What a namespace was answered lately, as a text to draft from.
+//! Texts to draft from: what a namespace was answered lately, and what the caller of a request predicts.
 
-use super::index::{Index, Match};
+use super::index::{Index, LONGEST, Match};
 
 /// Tokens that are kept at least; at twice as many the older half goes.
 const KEPT: usize = 8192;
 /// Stands between answers; no token of any vocabulary.
 const BETWEEN: u32 = u32::MAX;
 
-/// Recent answers of one namespace, one after the other.
+/// Recent answers of one namespace, one after the other, or one prediction.
 #[derive(Debug, Default)]
 pub(super) struct History {
     text: Vec<u32>,
@@ -17,6 +17,16 @@ pub(super) struct History {
 }
 
 impl History {
+    /// A prediction of what comes after `before`, so that the end of `before` is a match that it follows.
+    pub fn predicted(before: &[u32], prediction: &[u32]) -> Self {
+        let before = &before[before.len().saturating_sub(LONGEST)..];
+        let text = [before, prediction].concat();
+        let mut index = Index::default();
+        // Nothing follows its last end.
+        index.cover(&text, text.len().saturating_sub(1));
+        Self { text, index, used: 0 }
+    }
+
     /// Adds an answer; of a long one its end.
     pub fn add(&mut self, answer: &[u32]) {
         let answer = &answer[answer.len().saturating_sub(KEPT - 1)..];
@@ -43,6 +53,16 @@ impl History {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_prediction_follows_what_stands_before_it_and_goes_on_from_where_an_answer_comes_back_to_it() {
+        let history = History::predicted(&[7, 8, 9], &[1, 2, 3, 4, 5]);
+        let after = |context: &[u32]| Some(history.after(history.find(context)?).collect::<Vec<_>>());
+        assert_eq!(after(&[7, 8, 9]), Some(vec![1, 2, 3, 4, 5]), "at the answer's first token");
+        assert_eq!(after(&[7, 8, 9, 1, 6]), None);
+        assert_eq!(after(&[7, 8, 9, 1, 6, 2, 3]), Some(vec![4, 5]));
+        assert_eq!(after(&[7, 8, 9, 4, 5]), None, "nothing follows its end");
+    }
 
     #[test]
     fn what_followed_in_an_earlier_answer_is_found_until_newer_ones_take_its_room() {

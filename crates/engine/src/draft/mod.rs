@@ -1,7 +1,7 @@
 //! Drafts: guesses at a sequence's next tokens, without a second model.
 //!
-//! What follows the longest earlier match of the sequence's end is proposed: from its own tokens (prompt and answer) or
-//! from what its namespace was answered lately, never from another namespace. The proposal runs as further rows
+//! What follows the longest earlier match of the sequence's end is proposed: from what its caller predicts, from its own
+//! tokens (prompt and answer) or from what its namespace was answered lately, never from another namespace. The proposal runs as further rows
 //! of the sequence in the step that decodes its next token; `publish` keeps those that equal the tokens chosen at
 //! their positions. So a draft changes how soon tokens come and nothing else.
 //!
@@ -20,6 +20,7 @@ use base::Namespace;
 use history::History;
 use index::{Index, Match};
 use rustc_hash::FxHashMap;
+use std::sync::Arc;
 use trust::Trust;
 
 /// Most tokens of one draft.
@@ -27,11 +28,26 @@ pub(crate) const LONGEST_DRAFT: usize = 16;
 /// Namespaces whose answers are kept; the one that was answered longest ago makes room.
 const NAMESPACES: usize = 64;
 
+/// What came of the draft of a step, in tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Settled {
+    /// They ran as rows.
+    pub ran: usize,
+    /// Of these, the answer's.
+    pub right: usize,
+    /// Whether they are from the request's prediction.
+    pub predicted: bool,
+}
+
 /// What is known of one sequence.
 #[derive(Debug, Default)]
 pub(crate) struct Drafting {
+    /// What its caller expects; the same for all choices of a request.
+    prediction: Option<Arc<History>>,
     index: Index,
     trust: Trust,
+    /// Whether the guess is from the prediction.
+    predicted: bool,
     /// The guess at what comes next.
     guess: Vec<u32>,
     /// Tokens of the match before the guess.
@@ -41,6 +57,17 @@ pub(crate) struct Drafting {
 }
 
 impl Drafting {
+    /// Of a sequence that is expected to go on from its prompt with `prediction`, unless that is empty.
+    pub fn new(prompt: &[u32], prediction: &[u32]) -> Self {
+        let prediction = (!prediction.is_empty()).then(|| Arc::new(History::predicted(prompt, prediction)));
+        Self { prediction, ..Self::default() }
+    }
+
+    /// Of another choice of the same request.
+    pub fn sibling(&self) -> Self {
+        Self { prediction: self.prediction.clone(), ..Self::default() }
+    }
+
     /// Guesses at most `most` tokens after `tokens`; returns how many pay as rows of the step.
     fn propose(&mut self, tokens: &[u32], history: Option<&History>, most: usize, step: &mut Yield) -> usize {
         self.guess.clear();
@@ -49,14 +76,20 @@ impl Drafting {
         }
         self.index.cover(tokens, tokens.len() - 1);
         let own = self.index.find(tokens, tokens);
-        let told = history.and_then(|history| Some((history, history.find(tokens)?)));
         let len = |found: Option<Match>| found.map_or(0, |found| found.len);
-        match told {
-            Some((history, found)) if found.len > len(own) => {
+        let told = history.and_then(|history| Some((history, history.find(tokens)?)));
+        let told = told.filter(|(_, found)| found.len > len(own));
+        let longest = told.map_or(len(own), |(_, found)| found.len);
+        let predicted = self.prediction.as_deref();
+        let predicted = predicted.and_then(|history| Some((history, history.find(tokens)?)));
+        let predicted = predicted.filter(|(_, found)| found.len >= longest);
+        self.predicted = predicted.is_some();
+        match predicted.or(told) {
+            Some((history, found)) => {
                 self.matched = found.len;
                 self.guess.extend(history.after(found).take(most));
             }
-            _ => {
+            None => {
                 let Some(found) = own else { return 0 };
                 self.matched = found.len;
                 self.guess.reserve(LONGEST_DRAFT);
@@ -80,11 +113,12 @@ impl Drafting {
         &self.guess[..self.rows]
     }
 
-    /// Compares the guess with what `came`. Returns how many tokens ran as rows, and how many of them were right.
-    pub fn settle(&mut self, came: &[u32]) -> (usize, usize) {
-        let rows = std::mem::take(&mut self.rows);
+    /// Compares the guess with what `came`.
+    pub fn settle(&mut self, came: &[u32]) -> Settled {
+        let ran = std::mem::take(&mut self.rows);
+        let predicted = self.predicted;
         if self.guess.is_empty() || came.is_empty() {
-            return (rows, 0);
+            return Settled { ran, right: 0, predicted };
         }
         let right = crate::radix::common(&self.guess, came);
         for i in 0..right {
@@ -95,7 +129,7 @@ impl Drafting {
             self.trust.learn(self.matched + right, false);
         }
         self.guess.clear();
-        (rows, right.min(rows))
+        Settled { ran, right: right.min(ran), predicted }
     }
 }
 
@@ -169,6 +203,22 @@ mod tests {
     }
 
     #[test]
+    fn of_equal_matches_the_prediction_is_drafted_and_a_longer_one_goes_before_it() {
+        let drafter = Drafter::default();
+        let mut drafting = Drafting::new(&[5, 1, 2], &[8, 9, 1, 2, 7]);
+        let mut guess = |tokens: &[u32]| {
+            let rows = drafter.propose(&mut drafting, Namespace(0), tokens, 4, &mut free());
+            drafting.run(rows);
+            let guess = drafting.rows().to_vec();
+            (guess, drafting.settle(&[]).predicted)
+        };
+        assert_eq!(guess(&[5, 1, 2]), (vec![8, 9, 1, 2], true), "at the first token");
+        assert_eq!(guess(&[5, 1, 2, 8]), (vec![9, 1, 2, 7], true));
+        assert_eq!(guess(&[5, 1, 2, 3, 4, 1, 2]), (vec![7], true), "the latest of its own equals");
+        assert_eq!(guess(&[4, 1, 2, 3, 4, 1, 2]), (vec![3, 4, 1, 2], false), "the sequence's own is longer");
+    }
+
+    #[test]
     fn answers_of_many_namespaces_take_bounded_memory() {
         let mut drafter = Drafter::default();
         for namespace in 0..1000 {
@@ -191,9 +241,10 @@ mod tests {
             rows
         };
         assert_eq!(propose(&mut drafting), 4);
-        assert_eq!(drafting.settle(&[3, 4, 9]), (4, 2));
+        let settled = |ran, right| Settled { ran, right, predicted: false };
+        assert_eq!(drafting.settle(&[3, 4, 9]), settled(4, 2));
         assert_eq!(propose(&mut drafting), 4);
-        assert_eq!(drafting.settle(&[]), (4, 0), "the answer ended");
+        assert_eq!(drafting.settle(&[]), settled(4, 0), "the answer ended");
         assert_eq!(drafting.rows(), NOTHING);
         let before = drafting.trust.of(2);
         assert!(before > Trust::default().of(2), "{before}");
@@ -202,7 +253,7 @@ mod tests {
             drafting.propose(&tokens, None, 4, &mut Yield::new(1, DraftCost { first: 9.0, row: 9.0 })),
             0
         );
-        assert_eq!(drafting.settle(&[8]), (0, 0));
+        assert_eq!(drafting.settle(&[8]), settled(0, 0));
         assert!(drafting.trust.of(2) < before);
     }
 }

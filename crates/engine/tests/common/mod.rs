@@ -229,6 +229,7 @@ pub fn request(id: u64, prompt: Vec<u32>, max_tokens: u32) -> Request {
         logprobs: None,
         prompt_logprobs: None,
         constraints: vec![],
+        prediction: vec![],
     }
 }
 
@@ -261,6 +262,8 @@ pub struct Outcome {
     pub prompt: Vec<TokenLogprobs>,
     pub answers: Vec<Answer>,
     pub usage: Option<Usage>,
+    /// Tokens of the prediction that were drafted and held, and those that did not.
+    pub predicted: (u32, u32),
 }
 
 impl Outcome {
@@ -304,6 +307,11 @@ impl Listener {
                     let answer = outcome.answer(choice);
                     assert!(answer.finished.is_none(), "a token after the end");
                     answer.tokens.push((id, logprobs));
+                }
+                EventKind::Predicted { accepted, rejected } => {
+                    assert!(outcome.cached.is_some() && accepted.0 + rejected.0 > 0);
+                    outcome.predicted.0 += accepted.0;
+                    outcome.predicted.1 += rejected.0;
                 }
                 EventKind::Finished { choice, reason } => {
                     let answer = outcome.answer(choice);

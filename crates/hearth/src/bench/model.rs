@@ -252,6 +252,7 @@ impl Bench<'_> {
                 logprobs: None,
                 prompt_logprobs: None,
                 constraints: Vec::new(),
+                prediction: Vec::new(),
             })?;
         }
         let (mut steps, mut events, mut made) = (Vec::new(), Vec::new(), 0);

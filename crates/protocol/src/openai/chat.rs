@@ -1,7 +1,7 @@
 //! Chat completions: body to canonical request, answer to one object or to chunks.
 
 use super::logprobs::{self, ChatLogprobs};
-use super::messages::{Rules, messages};
+use super::messages::{Rules, messages, plain_text};
 use super::parameters as shared;
 use super::{Head, SYSTEM_FINGERPRINT, WireUsage, format, local, to_json, tools};
 use crate::fields::{Object, missing, wrong_type};
@@ -48,6 +48,7 @@ pub fn parse(body: &[u8]) -> Result<ChatRequest, Error> {
         sampling: shared::sampling(&mut fields, 2.0)?,
         max_tokens: shared::max_tokens(&mut fields, 1)?.or(None),
         stop: shared::stop(&mut fields)?,
+        prediction: prediction(&mut fields)?,
         choices: shared::choices(&mut fields)?,
         logprobs: logprobs_wanted(&mut fields)?,
         prompt_logprobs,
@@ -58,7 +59,7 @@ pub fn parse(body: &[u8]) -> Result<ChatRequest, Error> {
         cache_salt: shared::label(&mut fields, "cache_salt")?,
     };
     only_text(&mut fields)?;
-    fields.refuse(&["audio", "function_call", "functions", "prediction", "web_search_options"])?;
+    fields.refuse(&["audio", "function_call", "functions", "web_search_options"])?;
     options(&mut fields)?;
     local::pass_over(&mut fields)?;
     fields.finish()?;
@@ -74,6 +75,22 @@ pub(crate) fn logprobs_wanted(fields: &mut Object) -> Result<Option<u32>, Error>
         (false, None | Some(0)) => Ok(None),
         (false, Some(_)) => Err(Error::invalid("top_logprobs", "'top_logprobs' needs 'logprobs' to be true")),
     }
+}
+
+/// `prediction`: the text that the answer is expected to be like, as one string or in parts.
+fn prediction(fields: &mut Object) -> Result<Option<String>, Error> {
+    let Some(mut fields) = fields.object("prediction")? else { return Ok(None) };
+    let kind = fields.required_string("type")?;
+    if kind != "content" {
+        let shown: String = kind.chars().take(64).collect();
+        let path = fields.path("type");
+        let message = format!("Invalid value for '{path}': '{shown}'; supported is 'content'");
+        return Err(Error::invalid(path, message));
+    }
+    let path = fields.path("content");
+    let value = fields.take("content").ok_or_else(|| missing(&path))?;
+    fields.finish()?;
+    Ok(Some(plain_text(&path, value)?))
 }
 
 /// `chat_template_kwargs`.

@@ -13,7 +13,7 @@ use indexmap::IndexMap;
 use serde_json::Value;
 
 /// Fields that do not change an answer here, whatever they hold: labels, billing, storage; hints about caches, slots
-/// and scheduling. `prediction` is not among them: it asks for another way of decoding.
+/// and scheduling.
 const HARMLESS: &[&str] = &[
     "user",
     "metadata",

@@ -135,6 +135,12 @@ fn role(fields: &mut Object) -> Result<Role, Error> {
     })
 }
 
+/// Text as one string or in parts of text.
+pub(crate) fn plain_text(path: &str, value: Value) -> Result<String, Error> {
+    // Whoever writes a system message has no images to show.
+    Ok(content(path, value, Role::System)?.joined_text())
+}
+
 fn content(path: &str, value: Value, role: Role) -> Result<Content, Error> {
     let parts = match value {
         Value::String(text) => return Ok(Content(vec![Part::Text(text)])),

@@ -36,8 +36,8 @@ impl From<Usage> for WireUsage {
             completion_tokens_details: CompletionDetails {
                 reasoning_tokens: usage.reasoning_tokens,
                 audio_tokens: 0,
-                accepted_prediction_tokens: 0,
-                rejected_prediction_tokens: 0,
+                accepted_prediction_tokens: usage.accepted_prediction_tokens,
+                rejected_prediction_tokens: usage.rejected_prediction_tokens,
             },
         }
     }

@@ -209,8 +209,14 @@ mod tests {
         Delta::Finish { choice: 0, reason, stop_text: None }
     }
 
-    const USAGE: Delta =
-        Delta::Usage(Usage { prompt_tokens: 3, cached_tokens: 1, completion_tokens: 2, reasoning_tokens: 0 });
+    const USAGE: Delta = Delta::Usage(Usage {
+        prompt_tokens: 3,
+        cached_tokens: 1,
+        completion_tokens: 2,
+        reasoning_tokens: 0,
+        accepted_prediction_tokens: 0,
+        rejected_prediction_tokens: 0,
+    });
 
     fn answer(deltas: Vec<Delta>) -> Answer {
         let mut answer = Answer::new(1);

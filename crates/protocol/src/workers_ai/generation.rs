@@ -83,6 +83,7 @@ pub fn parse(model: &str, input: Value, at: InputAt) -> Result<TextRequest, Erro
             Shape::OpenAi => max_tokens.or(None),
         },
         stop: shared::stop(&mut fields)?,
+        prediction: None,
         choices: shared::choices(&mut fields)?,
         logprobs: chat::logprobs_wanted(&mut fields)?,
         prompt_logprobs: None,

@@ -369,8 +369,7 @@ mod tests {
 
     #[test]
     fn the_summary_tells_speed_and_cached_tokens() {
-        let usage =
-            Usage { prompt_tokens: 30, cached_tokens: 20, completion_tokens: 11, reasoning_tokens: 0 };
+        let usage = Usage { prompt_tokens: 30, cached_tokens: 20, completion_tokens: 11, ..Usage::default() };
         let answer = Answer {
             usage,
             first: Duration::from_millis(500),

@@ -158,6 +158,7 @@ fn read_usage(usage: &Value) -> Option<Usage> {
         cached_tokens: count(&usage["prompt_tokens_details"]["cached_tokens"]).unwrap_or(0),
         completion_tokens: count(&usage["completion_tokens"])?,
         reasoning_tokens: count(&usage["completion_tokens_details"]["reasoning_tokens"]).unwrap_or(0),
+        ..Usage::default()
     })
 }
 

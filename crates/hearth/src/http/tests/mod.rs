@@ -69,7 +69,7 @@ fn token(text: &str) -> Logprobs {
 }
 
 fn usage(prompt_tokens: u32, completion_tokens: u32) -> Delta {
-    Delta::Usage(Usage { prompt_tokens, cached_tokens: 1, completion_tokens, reasoning_tokens: 0 })
+    Delta::Usage(Usage { prompt_tokens, cached_tokens: 1, completion_tokens, ..Usage::default() })
 }
 
 /// The words of a text, each with the space before it.

@@ -6,7 +6,14 @@ use crate::{Delta, Error, ErrorKind, Event, FinishReason, ModelInfo, ModelTask, 
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-const USAGE: Usage = Usage { prompt_tokens: 10, cached_tokens: 8, completion_tokens: 7, reasoning_tokens: 2 };
+const USAGE: Usage = Usage {
+    prompt_tokens: 10,
+    cached_tokens: 8,
+    completion_tokens: 7,
+    reasoning_tokens: 2,
+    accepted_prediction_tokens: 0,
+    rejected_prediction_tokens: 0,
+};
 const STARTED: Delta = Delta::Started { prompt_tokens: 10, cached_tokens: 8 };
 
 fn head(thoughts: bool) -> Head {

@@ -48,7 +48,7 @@ fn every_field_reaches_the_canonical_request() {
         "temperature": 0.5, "top_p": 0.9, "top_k": 40, "min_p": 0.05, "repetition_penalty": 1.1,
         "frequency_penalty": -0.5, "presence_penalty": 2, "logit_bias": {"50256": -100, "7": 1.5}, "seed": -1,
         "max_completion_tokens": 99, "stop": ["a", "b"], "n": 3, "logprobs": true, "top_logprobs": 5,
-        "prompt_logprobs": 1, "ignore_eos": true, "reasoning_effort": "high",
+        "prediction": {"type": "content", "content": "a cat"}, "prompt_logprobs": 1, "ignore_eos": true, "reasoning_effort": "high",
         "chat_template_kwargs": {"enable_thinking": false}, "prompt_cache_key": "session", "cache_salt": "salt",
         "user": "u", "metadata": {"a": "b"}, "store": true, "service_tier": "auto", "safety_identifier": "x",
         "modalities": ["text"], "verbosity": "medium", "options": {"rejectIfBusy": true}, "audio": null,
@@ -119,6 +119,7 @@ fn every_field_reaches_the_canonical_request() {
             },
             max_tokens: Some(99),
             stop: vec!["a".to_owned(), "b".to_owned()],
+            prediction: Some("a cat".to_owned()),
             choices: 3,
             logprobs: Some(5),
             prompt_logprobs: Some(1),
@@ -315,9 +316,25 @@ fn wrong_values_are_named_as_the_caller_wrote_them() {
         (json!({"max_token": 5}), "max_token"),
         (json!({"options": {"queue": true}}), "options.queue"),
         (json!({"cache_salt": "x".repeat(2000)}), "cache_salt"),
+        (json!({"prediction": "text"}), "prediction"),
+        (json!({"prediction": {"content": "text"}}), "prediction.type"),
+        (json!({"prediction": {"type": "tokens", "content": "text"}}), "prediction.type"),
+        (json!({"prediction": {"type": "content"}}), "prediction.content"),
+        (json!({"prediction": {"type": "content", "content": 5}}), "prediction.content"),
+        (json!({"prediction": {"type": "content", "content": "text", "more": 1}}), "prediction.more"),
     ] {
         refused(&with(&more), ErrorKind::InvalidRequest, param);
     }
+}
+
+#[test]
+fn a_prediction_is_one_text_however_it_is_written() {
+    let parts = json!([{"type": "text", "text": "fn a() {}\n"}, {"type": "text", "text": "fn b() {}\n"}]);
+    for content in [json!("fn a() {}\nfn b() {}\n"), parts] {
+        let body = with(&json!({"prediction": {"type": "content", "content": content}}));
+        assert_eq!(parsed(&body).unwrap().request.prediction.as_deref(), Some("fn a() {}\nfn b() {}\n"));
+    }
+    assert_eq!(parsed(&with(&json!({"prediction": null}))).unwrap().request.prediction, None);
 }
 
 #[test]
@@ -325,7 +342,6 @@ fn what_is_not_built_is_refused_by_name() {
     for (more, param) in [
         (json!({"audio": {"voice": "x"}}), "audio"),
         (json!({"modalities": ["text", "audio"]}), "modalities"),
-        (json!({"prediction": {"type": "content"}}), "prediction"),
         (json!({"web_search_options": {}}), "web_search_options"),
         (json!({"functions": []}), "functions"),
         (json!({"function_call": "auto"}), "function_call"),

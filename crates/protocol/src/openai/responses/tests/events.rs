@@ -41,7 +41,13 @@ fn finish(reason: FinishReason) -> Delta {
 }
 
 fn usage() -> Delta {
-    Delta::Usage(Usage { prompt_tokens: 9, cached_tokens: 4, completion_tokens: 5, reasoning_tokens: 2 })
+    Delta::Usage(Usage {
+        prompt_tokens: 9,
+        cached_tokens: 4,
+        completion_tokens: 5,
+        reasoning_tokens: 2,
+        ..Usage::default()
+    })
 }
 
 /// All events of these deltas, and the object.
