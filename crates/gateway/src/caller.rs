@@ -1,0 +1,111 @@
+//! Who asks: the account, the key, the gateway, and the metadata a request carries.
+//!
+//! The front of the HTTP server makes a [`Caller`] and puts it into the request's extensions; everything behind reads
+//! it there. It holds nothing secret.
+
+use serde_json::{Map, Value};
+use std::fmt;
+use std::sync::Arc;
+
+/// The account of a server without keys, and the gateway of a request that names none.
+pub const DEFAULT: &str = "default";
+
+/// Most entries of metadata that a request may carry; the rest is dropped.
+const ENTRIES: usize = 5;
+
+/// The public id of an API key; not the key.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct KeyId(pub Arc<str>);
+
+impl fmt::Display for KeyId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Who asks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Caller {
+    /// The account that pays.
+    pub account: Arc<str>,
+    /// The key that was shown; `None` on a server without keys, and for the server's own admin key.
+    pub key: Option<KeyId>,
+    /// The gateway, that is, the settings that hold for the request.
+    pub gateway: Arc<str>,
+    /// What the caller wants to find the request by.
+    pub metadata: Metadata,
+}
+
+impl Default for Caller {
+    /// The caller of a server without keys.
+    fn default() -> Self {
+        Self { account: DEFAULT.into(), key: None, gateway: DEFAULT.into(), metadata: Metadata::default() }
+    }
+}
+
+/// The entries of `cf-aig-metadata`: at most five, each a string, a number or a truth value.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Metadata(Vec<(String, Value)>);
+
+impl Metadata {
+    /// Reads the header's JSON object. Keys that begin with `cf.` are the server's own and are dropped, as are entries
+    /// past the fifth and values that are neither string, number nor truth value; so is everything when it is no
+    /// object, because metadata never costs a caller the answer.
+    #[must_use]
+    pub fn parse(json: &str) -> Self {
+        let Ok(object) = serde_json::from_str::<Map<String, Value>>(json) else { return Self::default() };
+        Self(
+            object
+                .into_iter()
+                .filter(|(key, value)| {
+                    !key.starts_with("cf.") && (value.is_string() || value.is_number() || value.is_boolean())
+                })
+                .take(ENTRIES)
+                .collect(),
+        )
+    }
+
+    /// The entries, in the caller's order.
+    pub fn entries(&self) -> impl Iterator<Item = (&str, &Value)> {
+        self.0.iter().map(|(key, value)| (key.as_str(), value))
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(json: &str, expected: &[&str]) {
+        let metadata = Metadata::parse(json);
+        let found: Vec<String> = metadata.entries().map(|(key, value)| format!("{key}={value}")).collect();
+        assert_eq!(found, expected, "{json}");
+    }
+
+    #[test]
+    fn five_entries_of_plain_values_are_kept_in_order() {
+        check(r#"{"z":1,"a":"x","b":true}"#, &["z=1", r#"a="x""#, "b=true"]);
+        check(r#"{"a":1,"b":2,"c":3,"d":4,"e":5,"f":6}"#, &["a=1", "b=2", "c=3", "d=4", "e=5"]);
+    }
+
+    #[test]
+    fn reserved_keys_and_nested_values_are_dropped_and_take_no_room() {
+        check(
+            r#"{"cf.user":1,"n":null,"l":[1],"o":{},"a":1,"b":2,"c":3,"d":4,"e":5}"#,
+            &["a=1", "b=2", "c=3", "d=4", "e=5"],
+        );
+    }
+
+    #[test]
+    fn what_is_no_object_is_no_metadata() {
+        for json in ["", "[]", "1", "{", "null"] {
+            check(json, &[]);
+        }
+    }
+}
