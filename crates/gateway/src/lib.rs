@@ -4,5 +4,7 @@
 //! Nothing here serves HTTP and nothing here runs a model: `hearth` wires both to it.
 
 mod caller;
+mod usage;
 
 pub use caller::{Caller, DEFAULT, KeyId, Metadata};
+pub use usage::Usage;

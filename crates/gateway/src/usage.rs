@@ -1,0 +1,32 @@
+//! What a request used, in one meaning for all dialects.
+//!
+//! A dialect's reader brings what its upstream reported into this form and says here, by how it adds up, whether the
+//! upstream counts cached tokens inside the prompt (OpenAI, Gemini) or beside it (Anthropic, Bedrock). Nothing is ever
+//! estimated: what was not reported is `None`, which is not the same as zero.
+
+/// Tokens of one request, as reported.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// All tokens of the prompt, those read from a cache and those written to one included.
+    pub input: u64,
+    /// Of these, read from a cache.
+    pub cached_input: Option<u64>,
+    /// Of these, written to a cache at a price of their own.
+    pub cache_write: Option<u64>,
+    /// All tokens of the answer, thoughts included.
+    pub output: u64,
+    /// Of these, spent on thinking.
+    pub reasoning: Option<u64>,
+}
+
+impl From<protocol::Usage> for Usage {
+    fn from(usage: protocol::Usage) -> Self {
+        Self {
+            input: usage.prompt_tokens.into(),
+            cached_input: Some(usage.cached_tokens.into()),
+            cache_write: None,
+            output: usage.completion_tokens.into(),
+            reasoning: Some(usage.reasoning_tokens.into()),
+        }
+    }
+}
