@@ -13,6 +13,8 @@ pub struct Usage {
     pub cached_input: Option<u64>,
     /// Of these, written to a cache at a price of their own.
     pub cache_write: Option<u64>,
+    /// Of those written, kept for an hour, which some providers charge more for.
+    pub cache_write_1h: Option<u64>,
     /// All tokens of the answer, thoughts included.
     pub output: u64,
     /// Of these, spent on thinking.
@@ -25,6 +27,7 @@ impl From<protocol::Usage> for Usage {
             input: usage.prompt_tokens.into(),
             cached_input: Some(usage.cached_tokens.into()),
             cache_write: None,
+            cache_write_1h: None,
             output: usage.completion_tokens.into(),
             reasoning: Some(usage.reasoning_tokens.into()),
         }

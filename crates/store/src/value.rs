@@ -68,6 +68,17 @@ impl Row {
         }
     }
 
+    /// The number in a column that may be empty.
+    ///
+    /// # Errors
+    /// When something else stands there.
+    pub fn optional_integer(&self, column: usize) -> Result<Option<i64>, Error> {
+        match self.0.get(column) {
+            Some(Value::Null) => Ok(None),
+            _ => self.integer(column).map(Some),
+        }
+    }
+
     /// The text in a column.
     ///
     /// # Errors
