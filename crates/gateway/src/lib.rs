@@ -4,6 +4,7 @@
 //! Nothing here serves HTTP and nothing here runs a model: `hearth` wires both to it.
 
 mod caller;
+pub mod price;
 mod usage;
 
 pub use caller::{Caller, DEFAULT, KeyId, Metadata};
