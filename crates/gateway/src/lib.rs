@@ -1,11 +1,104 @@
 //! The life of a request through the gateway: authenticate, limit, look in the cache, route, retry, fail over,
 //! account, log; and the providers it may go to.
 //!
-//! Nothing here serves HTTP and nothing here runs a model: `hearth` wires both to it.
+//! [`Gateway`] is the handle that everything else uses: accounts, keys and gateways, what things cost, and the ledger,
+//! all over one store that several processes may share. Nothing here serves HTTP and nothing here runs a model:
+//! `hearth` wires both to it.
 
+mod account;
 mod caller;
+mod directory;
+mod key;
+pub mod ledger;
 pub mod price;
+mod settings;
 mod usage;
 
+pub use account::Account;
 pub use caller::{Caller, DEFAULT, KeyId, Metadata};
+pub use key::{Budget, Key, Limits, NewKey, Scopes, Secret};
+pub use settings::{Backoff, Named, Settings};
 pub use usage::Usage;
+
+use base::Clock;
+use directory::{Directory, Known};
+use ledger::Ledger;
+use price::{Book, Price};
+use protocol::{Error, ErrorKind};
+use std::sync::Arc;
+use store::{Part, Store};
+
+/// The tables.
+pub const TABLES: Part = Part { name: "gateway", steps: &[include_str!("tables_1.sql")] };
+
+/// Everything the gateway knows and keeps. Clones are the same one.
+#[derive(Clone)]
+pub struct Gateway(Arc<Inner>);
+
+struct Inner {
+    store: Store,
+    clock: Arc<dyn Clock>,
+    known: Known,
+    ledger: Ledger,
+    book: Book,
+}
+
+impl Gateway {
+    /// Over a store that has [`TABLES`]. Makes the default account where it is missing.
+    ///
+    /// # Errors
+    /// When the store fails.
+    pub async fn open(store: Store, clock: Arc<dyn Clock>, book: Book) -> Result<Self, store::Error> {
+        let now = account::number(clock.unix_seconds());
+        store.write(move |work| account::insert(work, DEFAULT, "Default", now)).await?;
+        let ledger = Ledger::new(store.clone(), Arc::clone(&clock));
+        Ok(Self(Arc::new(Inner { store, clock, known: Known::default(), ledger, book })))
+    }
+
+    /// The ledger.
+    #[must_use]
+    pub fn ledger(&self) -> &Ledger {
+        &self.0.ledger
+    }
+
+    /// The price of a provider's model, where the price book has one.
+    #[must_use]
+    pub fn price(&self, provider: &str, model: &str) -> Option<&Price> {
+        self.0.book.price(provider, model)
+    }
+
+    fn store(&self) -> &Store {
+        &self.0.store
+    }
+
+    fn now(&self) -> u64 {
+        self.0.clock.unix_seconds()
+    }
+
+    async fn directory(&self) -> Result<Arc<Directory>, Error> {
+        self.0.known.get(&self.0.store, &*self.0.clock).await
+    }
+
+    async fn forget(&self) {
+        self.0.known.forget().await;
+    }
+}
+
+/// The error of a request that needs the store when it fails; the database's own words are for the log.
+fn unavailable(what: &str, error: &store::Error) -> Error {
+    tracing::warn!(%error, "{what}");
+    let kind = match error {
+        store::Error::Busy => ErrorKind::Overloaded,
+        _ => ErrorKind::Unavailable,
+    };
+    let why = match error {
+        store::Error::Full | store::Error::Busy | store::Error::Closed | store::Error::Undone(_) => {
+            error.to_string()
+        }
+        _ => "the store failed".to_owned(),
+    };
+    Error::new(kind, format!("{what}: {why}"))
+}
+
+#[cfg(test)]
+mod tests;

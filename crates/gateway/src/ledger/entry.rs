@@ -1,0 +1,380 @@
+//! One entry, from its opening to its end.
+//!
+//! Invariant: an entry that was opened ends exactly once. Who holds an [`Entry`] ends it, and one that is dropped is
+//! interrupted with what was seen.
+
+use super::{Ledger, PATIENCE, PAUSES};
+use crate::key::Budget;
+use crate::price::{Cost, CustomCost, Price};
+use crate::{Caller, Usage, unavailable};
+use base::NanoUsd;
+use protocol::{Error, ErrorKind};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use store::{Value, Work};
+
+/// How long a request of an open server waits for the store before it goes on without.
+const OPEN_PATIENCE: Duration = Duration::from_millis(250);
+
+/// What is known when a request begins.
+#[derive(Clone, Debug)]
+pub struct Opening {
+    /// The request's id, unique for ever (a UUID of version 7). Opening the same request again changes nothing.
+    pub request: String,
+    /// Who asks.
+    pub caller: Caller,
+    /// The provider's slug, or `local`.
+    pub provider: String,
+    /// The model, by the name that goes to the provider.
+    pub model: String,
+    /// Its price, where there is one.
+    pub price: Option<Price>,
+    /// What the caller says that it costs.
+    pub custom: Option<CustomCost>,
+    /// The most tokens of prompt and of answer that it can take, where that is known.
+    pub most: Option<(u64, u64)>,
+}
+
+impl Opening {
+    fn worst(&self) -> Option<NanoUsd> {
+        match &self.custom {
+            Some(CustomCost::Total(total)) => return Some(*total),
+            Some(CustomCost::Rates(price)) => Some(price),
+            None => self.price.as_ref(),
+        }
+        .zip(self.most)
+        .and_then(|(price, (input, output))| price.worst(input, output))
+    }
+
+    fn cost(&self, usage: Option<&Usage>) -> Option<Cost> {
+        match (&self.custom, &self.price) {
+            (Some(custom), _) => custom.cost(usage),
+            (None, Some(price)) => price.cost(usage?),
+            (None, None) => None,
+        }
+    }
+}
+
+/// What a key with a budget has reserved for a request.
+#[derive(Clone, Debug)]
+struct Reserved {
+    key: String,
+    start: i64,
+    limit: i64,
+    amount: i64,
+}
+
+/// All that the row of an open entry says.
+#[derive(Clone)]
+struct Opened {
+    values: Vec<Value>,
+    metadata: Vec<(String, String)>,
+    reserved: Option<Reserved>,
+}
+
+/// What became of writing it.
+enum Written {
+    New,
+    /// It was there.
+    Again,
+    /// The budget has no room.
+    NoRoom,
+}
+
+const AGAIN: &str = "the entry is there";
+const NO_ROOM: &str = "the budget has no room";
+
+impl Opened {
+    fn write(&self, work: &Work<'_>) -> Result<(), store::Error> {
+        let sql = "INSERT INTO gateway_ledger
+            (request, process, account, gateway, key_id, provider, model, state, created, reserved, custom)
+            VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, 'open', ?8, ?9, ?10) ON CONFLICT (request) DO NOTHING";
+        if work.execute(sql, &self.values)? == 0 {
+            return Err(store::Error::Undone(AGAIN.to_owned()));
+        }
+        if let Some(Reserved { key, start, limit, amount }) = &self.reserved {
+            let place = [key.as_str().into(), (*start).into(), (*amount).into(), (*limit).into()];
+            let sql = "INSERT INTO gateway_spend (key_id, start, spent) VALUES (?1, ?2, 0)
+                ON CONFLICT (key_id, start) DO NOTHING";
+            work.execute(sql, &place[..2])?;
+            let sql = "UPDATE gateway_spend SET spent = spent + ?3
+                WHERE key_id = ?1 AND start = ?2 AND spent + ?3 <= ?4";
+            if work.execute(sql, &place)? == 0 {
+                return Err(store::Error::Undone(NO_ROOM.to_owned()));
+            }
+        }
+        for (name, value) in &self.metadata {
+            work.execute(
+                "INSERT INTO gateway_ledger_metadata (request, name, value) VALUES (?1, ?2, ?3)",
+                &[self.values[0].clone(), name.as_str().into(), value.as_str().into()],
+            )?;
+        }
+        Ok(())
+    }
+
+    /// Tells the ways apart in which writing it gives up.
+    fn outcome(written: Result<(), store::Error>) -> Result<Written, store::Error> {
+        match written {
+            Ok(()) => Ok(Written::New),
+            Err(store::Error::Undone(why)) if why == AGAIN => Ok(Written::Again),
+            Err(store::Error::Undone(why)) if why == NO_ROOM => Ok(Written::NoRoom),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// How an entry ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Settled,
+    Failed(u16),
+    Interrupted,
+}
+
+/// All that an end says.
+#[derive(Clone)]
+struct End {
+    request: String,
+    state: State,
+    ended: i64,
+    usage: Option<Usage>,
+    cost: Option<Cost>,
+    reserved: Option<Reserved>,
+}
+
+impl End {
+    fn write(&self, work: &Work<'_>) -> Result<(), store::Error> {
+        let tokens = |number: Option<u64>| Value::from(number.map(crate::account::number));
+        let usage = self.usage.as_ref();
+        let (name, status) = match self.state {
+            State::Settled => ("settled", None),
+            State::Failed(status) => ("failed", Some(i64::from(status))),
+            State::Interrupted => ("interrupted", None),
+        };
+        // Another process may have taken this one for dead; it knows better.
+        let sql = "UPDATE gateway_ledger SET state = ?2, ended = ?3, input = ?4, cached_input = ?5, cache_write = ?6,
+            output = ?7, reasoning = ?8, cost = ?9, saved = ?10, status = ?11
+            WHERE request = ?1 AND state IN ('open', 'interrupted')";
+        let touched = work.execute(
+            sql,
+            &[
+                self.request.as_str().into(),
+                name.into(),
+                self.ended.into(),
+                tokens(usage.map(|usage| usage.input)),
+                tokens(usage.and_then(|usage| usage.cached_input)),
+                tokens(usage.and_then(|usage| usage.cache_write)),
+                tokens(usage.map(|usage| usage.output)),
+                tokens(usage.and_then(|usage| usage.reasoning)),
+                self.cost.map(|cost| cost.cost.0).into(),
+                self.cost.and_then(|cost| cost.saved).map(|saved| saved.0).into(),
+                status.into(),
+            ],
+        )?;
+        // What is not known counts with its worst case.
+        if let (1.., Some(reserved), Some(cost)) = (touched, &self.reserved, self.cost) {
+            work.execute(
+                "UPDATE gateway_spend SET spent = spent + ?3 WHERE key_id = ?1 AND start = ?2",
+                &[
+                    reserved.key.as_str().into(),
+                    reserved.start.into(),
+                    cost.cost.0.saturating_sub(reserved.amount).into(),
+                ],
+            )?;
+        }
+        Ok(())
+    }
+}
+
+/// An open entry.
+pub struct Entry {
+    ledger: Ledger,
+    opening: Opening,
+    reserved: Option<Reserved>,
+    seen: Option<Usage>,
+    /// What the store has not taken yet.
+    unwritten: Option<Opened>,
+    ended: bool,
+}
+
+impl Ledger {
+    pub(super) async fn open(&self, opening: Opening, budget: Option<Budget>) -> Result<Entry, Error> {
+        let running =
+            self.running().map_err(|error| unavailable("The request could not be entered", &error))?;
+        let created = self.now();
+        let worst = opening.worst();
+        let reserved = match (budget, &opening.caller.key) {
+            (Some(budget), Some(key)) => Some(reserve(budget, key.0.to_string(), created, worst)?),
+            _ => None,
+        };
+        let Opening { request, caller, provider, model, .. } = &opening;
+        let opened = Opened {
+            values: vec![
+                request.as_str().into(),
+                running.process.as_str().into(),
+                (&*caller.account).into(),
+                (&*caller.gateway).into(),
+                caller.key.as_ref().map(|key| &*key.0).into(),
+                provider.as_str().into(),
+                model.as_str().into(),
+                created.into(),
+                worst.map(|worst| worst.0).into(),
+                i64::from(opening.custom.is_some()).into(),
+            ],
+            metadata: caller
+                .metadata
+                .entries()
+                .map(|(name, value)| (name.to_owned(), value.to_string()))
+                .collect(),
+            reserved: reserved.clone(),
+        };
+        let must = caller.key.is_some();
+        // From here on, whoever stops waiting leaves an entry that interrupts itself.
+        let mut entry =
+            Entry { ledger: self.clone(), opening, reserved, seen: None, unwritten: None, ended: false };
+        let again = opened.clone();
+        let write = self.0.store.write(move |work| opened.write(work));
+        let written = if must {
+            write.await
+        } else {
+            tokio::time::timeout(OPEN_PATIENCE, write).await.unwrap_or(Err(store::Error::Busy))
+        };
+        match Opened::outcome(written) {
+            Ok(Written::New | Written::Again) => Ok(entry),
+            Ok(Written::NoRoom) => {
+                entry.ended = true;
+                Err(Error::new(ErrorKind::Overloaded, "The budget of this key is spent"))
+            }
+            Err(error) if must => {
+                entry.ended = true;
+                Err(unavailable("The request could not be entered in the ledger", &error))
+            }
+            Err(error) => {
+                tracing::warn!(%error, "the ledger takes a request only when it ends");
+                entry.unwritten = Some(again);
+                Ok(entry)
+            }
+        }
+    }
+}
+
+/// What is set aside for a request.
+fn reserve(budget: Budget, key: String, now: i64, worst: Option<NanoUsd>) -> Result<Reserved, Error> {
+    let Some(worst) = worst else {
+        let message =
+            "This key has a budget, and what the request may cost is not known: the model has no price";
+        return Err(Error::new(ErrorKind::Forbidden, message));
+    };
+    let period = budget.period.map(crate::account::number);
+    let start = period.map_or(0, |period| now - now % period.max(1));
+    Ok(Reserved { key, start, limit: budget.amount.0, amount: worst.0 })
+}
+
+impl Entry {
+    /// The request's id.
+    #[must_use]
+    pub fn request(&self) -> &str {
+        &self.opening.request
+    }
+
+    /// Remembers what was used so far, for the case that no end comes.
+    pub fn see(&mut self, usage: Usage) {
+        self.seen = Some(usage);
+    }
+
+    /// The answer is whole. Resolves when that is durable, or the store has not taken it for [`PATIENCE`]; it is
+    /// written later then. Gives what it cost, where that is known. `None`: no usage was reported.
+    pub async fn settle(mut self, usage: Option<Usage>) -> Option<Cost> {
+        let cost = self.opening.cost(usage.as_ref());
+        self.end(State::Settled, usage, cost).await;
+        cost
+    }
+
+    /// There is no answer, or no whole one, and nothing is owed; `status` is what the client was told.
+    pub async fn fail(mut self, status: u16) {
+        let nothing = Cost { cost: NanoUsd(0), saved: Some(NanoUsd(0)) };
+        let seen = self.seen;
+        self.end(State::Failed(status), seen, Some(nothing)).await;
+    }
+
+    async fn end(&mut self, state: State, usage: Option<Usage>, cost: Option<Cost>) {
+        if let Some(writing) = self.write_end(state, usage, cost) {
+            // It goes on when nobody waits any more.
+            let _ = tokio::time::timeout(PATIENCE, writing).await;
+        }
+    }
+
+    /// Has the end written, by a task of its own, however often that takes.
+    fn write_end(
+        &mut self,
+        state: State,
+        usage: Option<Usage>,
+        cost: Option<Cost>,
+    ) -> Option<tokio::task::JoinHandle<()>> {
+        self.ended = true;
+        let ledger = self.ledger.clone();
+        let runtime = ledger.running().ok()?.runtime.clone();
+        let end = End {
+            request: self.opening.request.clone(),
+            state,
+            ended: ledger.now(),
+            usage,
+            cost,
+            reserved: self.reserved.take(),
+        };
+        let unwritten = self.unwritten.take();
+        let waiting = Waiting::new(ledger);
+        Some(runtime.spawn(write(waiting, unwritten.map(Arc::new), Arc::new(end))))
+    }
+}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        if !self.ended {
+            let (seen, cost) = (self.seen, self.opening.cost(self.seen.as_ref()));
+            self.write_end(State::Interrupted, seen, cost);
+        }
+    }
+}
+
+/// Counts an end that waits for the store.
+struct Waiting(Ledger);
+
+impl Waiting {
+    fn new(ledger: Ledger) -> Self {
+        ledger.0.waiting.fetch_add(1, Ordering::AcqRel);
+        Self(ledger)
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        if self.0.0.waiting.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.0.0.drained.notify_waiters();
+        }
+    }
+}
+
+/// Writes an end until the store takes it, with its beginning where that was not taken.
+async fn write(waiting: Waiting, unwritten: Option<Arc<Opened>>, end: Arc<End>) {
+    let (mut pause, longest) = PAUSES;
+    loop {
+        let store = &waiting.0.0.store;
+        let written = async {
+            if let Some(opened) = unwritten.clone() {
+                Opened::outcome(store.write(move |work| opened.write(work)).await)?;
+            }
+            let end = Arc::clone(&end);
+            store.write(move |work| end.write(work)).await
+        };
+        match written.await {
+            Ok(()) => return,
+            Err(error) => {
+                tracing::warn!(%error, request = end.request, "the end of a request waits for the store");
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(longest);
+            }
+        }
+    }
+}

@@ -1,0 +1,390 @@
+//! Gateways: named settings inside an account, in the words of AI Gateway's control plane.
+//!
+//! A setting that asks for something this server does not do is refused by its name, so that nobody relies on it; the
+//! harmless value of each is taken and given back.
+
+use crate::account::{check_id, number};
+use crate::directory::changed;
+use crate::{DEFAULT, Gateway};
+use protocol::{Error, ErrorKind};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use std::sync::Arc;
+use store::{Row, Work};
+
+/// How waiting between attempts grows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Backoff {
+    /// It does not.
+    Constant,
+    /// By the same each time.
+    Linear,
+    /// It doubles.
+    Exponential,
+}
+
+/// What holds for requests through a gateway.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Settings {
+    /// Whether logs are wanted.
+    pub collect_logs: bool,
+    /// Whether a change of settings empties the cache.
+    pub cache_invalidate_on_update: bool,
+    /// Attempts of a request that fails at the provider; `None`: one.
+    pub retry_max_attempts: Option<u8>,
+    /// Milliseconds between two attempts.
+    pub retry_delay: Option<u32>,
+    /// How that grows.
+    pub retry_backoff: Option<Backoff>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            collect_logs: true,
+            cache_invalidate_on_update: true,
+            retry_max_attempts: None,
+            retry_delay: None,
+            retry_backoff: None,
+        }
+    }
+}
+
+/// A gateway.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Named {
+    /// Whose it is.
+    pub account: String,
+    /// Its id.
+    pub id: String,
+    /// What holds.
+    pub settings: Settings,
+    /// Seconds since 1970.
+    pub created: u64,
+    /// Seconds since 1970.
+    pub modified: u64,
+}
+
+/// What is not built, and the values that do not ask for it.
+const NOT_BUILT: &[(&str, &[Harmless])] = &[
+    ("authentication", &[Harmless::Yes]),
+    ("byok_only", &[Harmless::No]),
+    ("cache_ttl", &[Harmless::Zero]),
+    ("dlp", &[Harmless::Off, Harmless::Empty]),
+    ("guardrails", &[Harmless::Empty]),
+    ("log_classification", &[Harmless::No, Harmless::Off, Harmless::Empty]),
+    ("log_management", &[]),
+    ("log_management_strategy", &[]),
+    ("logpush", &[Harmless::No]),
+    ("logpush_public_key", &[]),
+    ("otel", &[Harmless::Empty]),
+    ("rate_limiting_interval", &[Harmless::Any]),
+    ("rate_limiting_limit", &[Harmless::Zero]),
+    ("rate_limiting_technique", &[Harmless::Any]),
+    ("spend_limits", &[Harmless::Off, Harmless::Empty]),
+    ("store_id", &[]),
+    ("stripe", &[]),
+    ("workers_ai_billing_mode", &[Harmless::Postpaid]),
+    ("zdr", &[Harmless::No]),
+];
+
+/// Fields that the server sets; a client may send back what it was given.
+const OURS: &[&str] =
+    &["account_id", "account_tag", "created_at", "id", "internal_id", "is_default", "modified_at"];
+
+/// A value that asks for nothing.
+#[derive(Clone, Copy)]
+enum Harmless {
+    Any,
+    No,
+    Yes,
+    Zero,
+    Empty,
+    /// `enabled` is false.
+    Off,
+    Postpaid,
+}
+
+impl Harmless {
+    fn is(self, value: &Value) -> bool {
+        match self {
+            Self::Any => true,
+            Self::No => *value == false,
+            Self::Yes => *value == true,
+            Self::Zero => *value == 0,
+            Self::Empty => {
+                value.as_array().is_some_and(Vec::is_empty) || value.as_object().is_some_and(Map::is_empty)
+            }
+            Self::Off => value["enabled"] == false,
+            Self::Postpaid => *value == "postpaid",
+        }
+    }
+}
+
+impl Settings {
+    /// Reads the fields of a request over what holds already.
+    ///
+    /// # Errors
+    /// Names the field that is wrong, unknown, or asks for what is not built.
+    pub fn parse(&self, fields: &Map<String, Value>) -> Result<Self, Error> {
+        let wrong = |name: &str, expected: &str| {
+            Err(Error::invalid(name, format!("Invalid value for '{name}': expected {expected}")))
+        };
+        let mut settings = self.clone();
+        for (name, value) in fields {
+            let name = name.as_str();
+            match name {
+                "collect_logs" | "cache_invalidate_on_update" => {
+                    let Some(yes) = value.as_bool() else { return wrong(name, "true or false") };
+                    match name {
+                        "collect_logs" => settings.collect_logs = yes,
+                        _ => settings.cache_invalidate_on_update = yes,
+                    }
+                }
+                "retry_max_attempts" => match (value, value.as_u64()) {
+                    (Value::Null, _) => settings.retry_max_attempts = None,
+                    (_, Some(attempts @ 1..=5)) => settings.retry_max_attempts = u8::try_from(attempts).ok(),
+                    _ => return wrong(name, "1 to 5"),
+                },
+                "retry_delay" => match (value, value.as_u64()) {
+                    (Value::Null, _) => settings.retry_delay = None,
+                    (_, Some(delay @ 0..=60_000)) => settings.retry_delay = u32::try_from(delay).ok(),
+                    _ => return wrong(name, "0 to 60000 milliseconds"),
+                },
+                "retry_backoff" => match serde_json::from_value(value.clone()) {
+                    Ok(backoff) => settings.retry_backoff = backoff,
+                    Err(_) => return wrong(name, "constant, linear or exponential"),
+                },
+                _ if OURS.contains(&name) => {}
+                _ => match NOT_BUILT.iter().find(|known| known.0 == name) {
+                    Some((_, harmless)) => {
+                        if !value.is_null() && !harmless.iter().any(|harmless| harmless.is(value)) {
+                            let message =
+                                format!("'{name}' asks for something that this server does not do yet");
+                            return Err(Error::new(ErrorKind::Unsupported, message).at(name));
+                        }
+                    }
+                    None => {
+                        let message = format!("There is no setting '{name}'");
+                        return Err(Error::invalid(name, message));
+                    }
+                },
+            }
+        }
+        Ok(settings)
+    }
+}
+
+impl Named {
+    /// The gateway as AI Gateway's clients read it; times are texts.
+    #[must_use]
+    pub fn object(&self, time: impl Fn(u64) -> String) -> Value {
+        let Settings {
+            collect_logs,
+            cache_invalidate_on_update,
+            retry_max_attempts,
+            retry_delay,
+            retry_backoff,
+        } = &self.settings;
+        serde_json::json!({
+            "id": self.id, "is_default": self.id == DEFAULT, "authentication": true, "byok_only": false,
+            "cache_invalidate_on_update": cache_invalidate_on_update, "cache_ttl": 0, "collect_logs": collect_logs,
+            "created_at": time(self.created), "dlp": null, "guardrails": null, "log_management": null,
+            "log_management_strategy": null, "logpush": false, "logpush_public_key": null,
+            "modified_at": time(self.modified), "otel": [], "rate_limiting_interval": 0, "rate_limiting_limit": 0,
+            "rate_limiting_technique": "fixed", "retry_backoff": retry_backoff, "retry_delay": retry_delay,
+            "retry_max_attempts": retry_max_attempts, "spend_limits": null, "store_id": null,
+            "workers_ai_billing_mode": "postpaid", "zdr": false,
+        })
+    }
+}
+
+/// The columns that [`read`] reads.
+pub(crate) const COLUMNS: &str = "account, id, settings, created, modified";
+
+/// A row of [`COLUMNS`].
+pub(crate) fn read(row: &Row) -> Result<Named, store::Error> {
+    let settings = serde_json::from_str(row.text(2)?)
+        .map_err(|error| store::Error::Failed(format!("kept settings cannot be read: {error}")))?;
+    Ok(Named {
+        account: row.text(0)?.to_owned(),
+        id: row.text(1)?.to_owned(),
+        settings,
+        created: row.integer(3)?.unsigned_abs(),
+        modified: row.integer(4)?.unsigned_abs(),
+    })
+}
+
+/// Inserts a gateway; tells whether it is new.
+pub(crate) fn insert(
+    work: &Work<'_>,
+    account: &str,
+    id: &str,
+    settings: &Settings,
+    now: i64,
+) -> Result<bool, store::Error> {
+    let sql =
+        "INSERT INTO gateway_gateways (account, id, settings, created, modified) VALUES (?1, ?2, ?3, ?4, ?4)
+        ON CONFLICT (account, id) DO NOTHING";
+    Ok(work.execute(sql, &[account.into(), id.into(), text(settings).into(), now.into()])? > 0)
+}
+
+fn text(settings: &Settings) -> String {
+    serde_json::to_string(settings).expect("settings have no failing fields")
+}
+
+/// The error for a gateway that is not there.
+fn missing(id: &str) -> Error {
+    let shown: String = id.chars().take(64).collect();
+    Error::new(ErrorKind::NotFound, format!("There is no gateway '{shown}'"))
+}
+
+impl Gateway {
+    /// The gateways of an account, by id.
+    ///
+    /// # Errors
+    /// When the store fails.
+    pub async fn gateways(&self, account: &str) -> Result<Vec<Arc<Named>>, Error> {
+        let directory = self.directory().await?;
+        let mut found: Vec<Arc<Named>> =
+            directory.gateways.values().filter(|named| named.account == account).cloned().collect();
+        found.sort_by(|a, b| a.id.cmp(&b.id));
+        Ok(found)
+    }
+
+    /// One gateway.
+    ///
+    /// # Errors
+    /// When it is not there, or the store fails.
+    pub async fn gateway(&self, account: &str, id: &str) -> Result<Arc<Named>, Error> {
+        let directory = self.directory().await?;
+        let found = directory.gateways.get(&(account.to_owned(), id.to_owned()));
+        found.cloned().ok_or_else(|| missing(id))
+    }
+
+    /// Makes a gateway.
+    ///
+    /// # Errors
+    /// When the account is not there, the id cannot be one or is taken, a setting is wrong, or the store fails.
+    pub async fn create_gateway(
+        &self,
+        account: &str,
+        id: &str,
+        fields: &Map<String, Value>,
+    ) -> Result<Arc<Named>, Error> {
+        self.check_account(account).await?;
+        check_id("id", id)?;
+        let settings = Settings::default().parse(fields)?;
+        let (owner, name, now) = (account.to_owned(), id.to_owned(), number(self.now()));
+        let inserted = self.write("The gateway could not be made", move |work| {
+            let new = insert(work, &owner, &name, &settings, now)?;
+            changed(work)?;
+            Ok(new)
+        });
+        if !inserted.await? {
+            return Err(Error::invalid("id", format!("There is a gateway '{id}' already")));
+        }
+        self.gateway(account, id).await
+    }
+
+    /// Changes what is named of a gateway's settings.
+    ///
+    /// # Errors
+    /// As [`Gateway::create_gateway`], and when it is not there.
+    pub async fn update_gateway(
+        &self,
+        account: &str,
+        id: &str,
+        fields: &Map<String, Value>,
+    ) -> Result<Arc<Named>, Error> {
+        let settings = self.gateway(account, id).await?.settings.parse(fields)?;
+        let values =
+            [account.into(), id.into(), text(&settings).into(), store::Value::from(number(self.now()))];
+        let updated = self.write("The gateway could not be changed", move |work| {
+            let sql =
+                "UPDATE gateway_gateways SET settings = ?3, modified = ?4 WHERE account = ?1 AND id = ?2";
+            work.execute(sql, &values)?;
+            changed(work)
+        });
+        updated.await?;
+        self.gateway(account, id).await
+    }
+
+    /// Removes a gateway; what the ledger says of it stays. Gives back what it was.
+    ///
+    /// # Errors
+    /// When it is not there, is the default one, or the store fails.
+    pub async fn delete_gateway(&self, account: &str, id: &str) -> Result<Arc<Named>, Error> {
+        let named = self.gateway(account, id).await?;
+        if id == DEFAULT {
+            return Err(Error::invalid("id", "The default gateway cannot be deleted"));
+        }
+        let values = [account.into(), id.into()];
+        let deleted = self.write("The gateway could not be deleted", move |work| {
+            work.execute("DELETE FROM gateway_gateways WHERE account = ?1 AND id = ?2", &values)?;
+            changed(work)
+        });
+        deleted.await?;
+        Ok(named)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(json: &str) -> Result<Settings, Error> {
+        Settings::default().parse(&serde_json::from_str(json).unwrap())
+    }
+
+    #[test]
+    fn what_a_client_was_given_can_be_sent_back() {
+        let settings = Settings {
+            retry_max_attempts: Some(3),
+            retry_backoff: Some(Backoff::Linear),
+            ..Settings::default()
+        };
+        let named = Named {
+            account: "a".into(),
+            id: "g".into(),
+            settings: settings.clone(),
+            created: 1,
+            modified: 2,
+        };
+        let object = named.object(|time| time.to_string());
+        assert_eq!(Settings::default().parse(object.as_object().unwrap()), Ok(settings));
+    }
+
+    #[test]
+    fn a_setting_that_is_not_built_is_refused_by_name_when_it_asks_for_something() {
+        let harmless = r#"{"cache_ttl":0,"rate_limiting_interval":60,"rate_limiting_limit":0,
+            "rate_limiting_technique":"sliding","dlp":{"enabled":false},"guardrails":null,"zdr":false}"#;
+        assert_eq!(parse(harmless), Ok(Settings::default()));
+        for (field, json) in [
+            ("cache_ttl", r#"{"cache_ttl":60}"#),
+            ("authentication", r#"{"authentication":false}"#),
+            ("guardrails", r#"{"guardrails":{"prompt":{"S1":"BLOCK"}}}"#),
+            ("dlp", r#"{"dlp":{"enabled":true,"action":"BLOCK"}}"#),
+            ("zdr", r#"{"zdr":true}"#),
+        ] {
+            let error = parse(json).unwrap_err();
+            assert_eq!((error.kind, error.param.as_deref()), (ErrorKind::Unsupported, Some(field)));
+        }
+    }
+
+    #[test]
+    fn a_wrong_or_unknown_setting_is_refused_by_name() {
+        for (field, json) in [
+            ("retry_max_attempts", r#"{"retry_max_attempts":6}"#),
+            ("retry_delay", r#"{"retry_delay":-1}"#),
+            ("retry_backoff", r#"{"retry_backoff":"random"}"#),
+            ("collect_logs", r#"{"collect_logs":"yes"}"#),
+            ("colect_logs", r#"{"colect_logs":true}"#),
+        ] {
+            let error = parse(json).unwrap_err();
+            assert_eq!((error.kind, error.param.as_deref()), (ErrorKind::InvalidRequest, Some(field)));
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! Accounts, keys and gateways over a real store, one process or two.
+
+use super::*;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// A clock that stands until it is told to go on.
+#[derive(Default)]
+pub(crate) struct Hand(AtomicU64);
+
+impl Hand {
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::new(Self(AtomicU64::new(1_800_000_000_000)))
+    }
+
+    pub(crate) fn advance(&self, time: Duration) {
+        self.0.fetch_add(u64::try_from(time.as_millis()).unwrap(), Ordering::SeqCst);
+    }
+}
+
+impl Clock for Hand {
+    fn now(&self) -> Duration {
+        Duration::from_millis(self.0.load(Ordering::SeqCst))
+    }
+
+    fn unix_seconds(&self) -> u64 {
+        self.now().as_secs()
+    }
+}
+
+/// A gateway as a process has it.
+pub(crate) async fn gateway(folder: &Path, clock: &Arc<Hand>) -> Gateway {
+    let store = Store::open(folder, &[TABLES]).unwrap();
+    Gateway::open(store, Arc::clone(clock) as Arc<dyn Clock>, Book::default()).await.unwrap()
+}
+
+pub(crate) fn new_key(limits: Limits) -> NewKey {
+    NewKey {
+        account: DEFAULT.to_owned(),
+        name: "n".to_owned(),
+        scopes: Scopes { inference: true, admin: false },
+        limits,
+        expires: None,
+    }
+}
+
+async fn valid(gateway: &Gateway, secret: &Secret) -> bool {
+    gateway.authenticate(secret.0.as_bytes()).await.unwrap().is_some()
+}
+
+#[tokio::test]
+async fn a_key_is_known_by_its_hash_alone_and_nothing_else_opens() {
+    let folder = tempfile::tempdir().unwrap();
+    let gateway = gateway(folder.path(), &Hand::new()).await;
+    assert!(!gateway.has_keys().await.unwrap());
+    let (key, secret) = gateway.create_key(new_key(Limits::default())).await.unwrap();
+    assert!(gateway.has_keys().await.unwrap());
+    assert!(secret.0.starts_with(&key.shown) && key.shown.len() < 16);
+    let found = gateway.authenticate(secret.0.as_bytes()).await.unwrap().unwrap();
+    assert_eq!(*found, key);
+    for other in ["", "hearth_", &key.shown, &key.id.0, &secret.0[..secret.0.len() - 1]] {
+        assert!(gateway.authenticate(other.as_bytes()).await.unwrap().is_none(), "{other}");
+    }
+    for file in std::fs::read_dir(folder.path()).unwrap() {
+        let bytes = std::fs::read(file.unwrap().path()).unwrap();
+        let secret = &secret.0.as_bytes()[key.shown.len()..];
+        assert!(!bytes.windows(secret.len()).any(|window| window == secret), "the key stands in the store");
+    }
+}
+
+#[tokio::test]
+async fn a_revoked_key_ends_at_once_here_and_within_a_second_in_another_process() {
+    let (folder, clock) = (tempfile::tempdir().unwrap(), Hand::new());
+    let here = gateway(folder.path(), &clock).await;
+    let there = gateway(folder.path(), &clock).await;
+    let (key, secret) = here.create_key(new_key(Limits::default())).await.unwrap();
+    assert!(valid(&here, &secret).await && valid(&there, &secret).await);
+    here.revoke_key(&key.id.0).await.unwrap();
+    assert!(!valid(&here, &secret).await);
+    clock.advance(Duration::from_millis(999));
+    assert!(!valid(&there, &secret).await);
+    assert!(there.has_keys().await.unwrap(), "a revoked key does not open the server");
+}
+
+#[tokio::test]
+async fn a_rotated_key_keeps_its_id_and_the_old_secret_ends_when_it_was_said() {
+    let (folder, clock) = (tempfile::tempdir().unwrap(), Hand::new());
+    let gateway = gateway(folder.path(), &clock).await;
+    let (key, first) = gateway.create_key(new_key(Limits::default())).await.unwrap();
+    let (rotated, second) = gateway.rotate_key(&key.shown, Duration::from_secs(60)).await.unwrap();
+    assert_eq!(rotated.id, key.id);
+    assert!(valid(&gateway, &first).await && valid(&gateway, &second).await);
+    clock.advance(Duration::from_secs(60));
+    assert!(!valid(&gateway, &first).await && valid(&gateway, &second).await);
+    let (_, third) = gateway.rotate_key(&key.id.0, Duration::ZERO).await.unwrap();
+    assert!(!valid(&gateway, &second).await && valid(&gateway, &third).await);
+}
+
+#[tokio::test]
+async fn a_key_ends_when_it_expires() {
+    let (folder, clock) = (tempfile::tempdir().unwrap(), Hand::new());
+    let gateway = gateway(folder.path(), &clock).await;
+    let expires = Some(clock.unix_seconds() + 10);
+    let (_, secret) = gateway.create_key(NewKey { expires, ..new_key(Limits::default()) }).await.unwrap();
+    clock.advance(Duration::from_secs(9));
+    assert!(valid(&gateway, &secret).await);
+    clock.advance(Duration::from_secs(1));
+    assert!(!valid(&gateway, &secret).await);
+}
+
+#[tokio::test]
+async fn limits_and_scopes_come_back_as_they_were_given() {
+    let folder = tempfile::tempdir().unwrap();
+    let gateway = gateway(folder.path(), &Hand::new()).await;
+    let budget = Budget { amount: base::NanoUsd(5), period: Some(86_400) };
+    let limits = Limits { requests_per_minute: Some(7), budget: Some(budget) };
+    let (key, _) = gateway.create_key(new_key(limits)).await.unwrap();
+    assert_eq!(gateway.keys(Some(DEFAULT)).await.unwrap(), [key]);
+    assert_eq!(gateway.keys(Some("other")).await.unwrap(), []);
+    let nobody = NewKey { account: "nobody".to_owned(), ..new_key(limits) };
+    assert_eq!(gateway.create_key(nobody).await.unwrap_err().param.as_deref(), Some("account"));
+}
+
+#[tokio::test]
+async fn accounts_have_gateways_of_their_own_and_a_default_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let gateway = gateway(folder.path(), &Hand::new()).await;
+    gateway.create_account("acme", "Acme").await.unwrap();
+    assert_eq!(gateway.create_account("acme", "x").await.unwrap_err().param.as_deref(), Some("id"));
+    for id in ["", ".", "a/b", "models", &"x".repeat(65)] {
+        assert!(gateway.create_account(id, "x").await.is_err(), "{id}");
+    }
+    let fields = serde_json::Map::from_iter([("retry_max_attempts".to_owned(), 3.into())]);
+    gateway.create_gateway("acme", "prod", &fields).await.unwrap();
+    assert_eq!(gateway.gateway("acme", "prod").await.unwrap().settings.retry_max_attempts, Some(3));
+    assert!(gateway.create_gateway("acme", "prod", &fields).await.is_err());
+    assert_eq!(gateway.gateway(DEFAULT, "prod").await.unwrap_err().kind, ErrorKind::NotFound);
+    let ids = |gateways: Vec<Arc<Named>>| gateways.iter().map(|named| named.id.clone()).collect::<Vec<_>>();
+    assert_eq!(ids(gateway.gateways("acme").await.unwrap()), ["default", "prod"]);
+    assert_eq!(ids(gateway.gateways(DEFAULT).await.unwrap()), ["default"]);
+    assert!(gateway.delete_gateway("acme", DEFAULT).await.is_err());
+    gateway.delete_gateway("acme", "prod").await.unwrap();
+    assert_eq!(ids(gateway.gateways("acme").await.unwrap()), ["default"]);
+}
