@@ -7,11 +7,14 @@
 
 mod account;
 mod caller;
+pub mod dialect;
 mod directory;
 mod key;
 pub mod ledger;
 pub mod price;
+pub mod scan;
 mod settings;
+pub mod sse;
 mod usage;
 
 pub use account::Account;

@@ -1,0 +1,191 @@
+//! What a gateway reads of the wire dialects: usage, errors inside answers, the end of a stream.
+//!
+//! Same dialect on both sides means that bytes pass; here they are only looked at, and only where a cheap search finds
+//! that there is something to see. Usage is the same whether an answer is streamed or not: both ways end in one reader of
+//! the dialect's usage object. Not here: translation between dialects, which is `protocol`'s.
+
+mod anthropic;
+mod openai;
+
+use crate::scan::{Field, scan};
+use crate::sse;
+use crate::usage::Usage;
+use memchr::memmem::Finder;
+use serde_json::{Map, Value};
+
+/// How a provider speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Dialect {
+    /// Chat completions, completions, responses, embeddings, as OpenAI has them.
+    OpenAi,
+    /// Anthropic's Messages.
+    Anthropic,
+}
+
+/// A usage with the JSON it was read from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reported {
+    /// The counts.
+    pub usage: Usage,
+    /// The provider's own words; of a stream that tells it in parts, the parts merged.
+    pub raw: String,
+}
+
+/// An error that came where an answer should be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// The status that the provider means, where it says so.
+    pub status: Option<u16>,
+    /// In its words.
+    pub message: String,
+}
+
+/// Longest message that is taken from a provider's error.
+const MESSAGE_MAX: usize = 1000;
+
+impl Dialect {
+    fn usage(self, raw: &Map<String, Value>) -> Option<Usage> {
+        match self {
+            Self::OpenAi => openai::usage(raw),
+            Self::Anthropic => anthropic::usage(raw),
+        }
+    }
+
+    /// The usage that a whole answer tells.
+    #[must_use]
+    pub fn usage_of_body(self, body: &[u8]) -> Option<Reported> {
+        let raw = scan(body).ok()?.raw(body, Field::Usage)?.to_owned();
+        let usage = self.usage(&serde_json::from_slice(&raw).ok()?)?;
+        Some(Reported { usage, raw: String::from_utf8(raw).ok()? })
+    }
+
+    /// The error that a whole answer is, though its status said that all was well.
+    #[must_use]
+    pub fn fault_of_body(self, body: &[u8]) -> Option<Fault> {
+        if body.trim_ascii().is_empty() {
+            return Some(Fault { status: None, message: "the answer is empty".to_owned() });
+        }
+        let scan = match scan(body) {
+            Ok(scan) => scan,
+            Err(_) if body.trim_ascii_start().starts_with(b"[") => return None,
+            Err(error) => return Some(Fault { status: None, message: format!("in the answer, {error}") }),
+        };
+        scan.raw(body, Field::Error).map(fault)
+    }
+}
+
+/// Reads an `error` member of any form: a text, or an object with `message` and perhaps a status as `code`.
+fn fault(raw: &[u8]) -> Fault {
+    let value: Value = serde_json::from_slice(raw).unwrap_or(Value::Null);
+    let status = ["code", "status", "status_code"].into_iter().find_map(|name| match &value[name] {
+        Value::Number(number) => number.as_u64(),
+        Value::String(text) => text.parse().ok(),
+        _ => None,
+    });
+    let named = match value["type"].as_str() {
+        // Anthropic's errors in streams name a type only.
+        Some("overloaded_error") => Some(529),
+        Some("rate_limit_error") => Some(429),
+        Some("invalid_request_error") => Some(400),
+        _ => None,
+    };
+    let status =
+        status.and_then(|status| u16::try_from(status).ok()).filter(|status| (400..600).contains(status));
+    let message = value.as_str().or_else(|| value["message"].as_str());
+    let message =
+        message.map_or_else(|| value.to_string(), str::to_owned).chars().take(MESSAGE_MAX).collect();
+    Fault { status: status.or(named), message }
+}
+
+/// What a frame of a stream is to a gateway.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Seen {
+    /// It is a chunk that holds usage and nothing of the answer, as `stream_options.include_usage` asks for.
+    pub usage_only: bool,
+    /// It is the last of an answer: what comes before it is all.
+    pub last: bool,
+}
+
+/// Watches a stream, frame by frame.
+#[derive(Clone, Debug)]
+pub struct Watcher {
+    dialect: Dialect,
+    /// The usage object, of several told the merged one.
+    raw: Map<String, Value>,
+    fault: Option<Fault>,
+    usage: Finder<'static>,
+    error: Finder<'static>,
+}
+
+impl Watcher {
+    /// A watcher of a stream in this dialect.
+    #[must_use]
+    pub fn new(dialect: Dialect) -> Self {
+        let finder = Finder::new;
+        let (usage, error) = (finder("\"usage\""), finder("\"error\""));
+        Self { dialect, raw: Map::new(), fault: None, usage, error }
+    }
+
+    /// Looks at a frame.
+    pub fn frame(&mut self, frame: &[u8]) -> Seen {
+        let mut seen = Seen::default();
+        let usage = self.usage.find(frame).is_some();
+        if usage || self.error.find(frame).is_some() {
+            self.read(frame, usage, &mut seen);
+        }
+        seen.last = match self.dialect {
+            Dialect::OpenAi => openai::is_last(frame),
+            Dialect::Anthropic => anthropic::is_last(frame),
+        };
+        seen
+    }
+
+    /// Reads the data of a frame that has a member of one of the names somewhere.
+    fn read(&mut self, frame: &[u8], usage: bool, seen: &mut Seen) {
+        let Some(data) = sse::data(frame) else { return };
+        let Ok(members) = scan(&data) else { return };
+        if self.fault.is_none()
+            && let Some(error) = members.raw(&data, Field::Error)
+        {
+            self.fault = Some(fault(error));
+        }
+        if !usage {
+            return;
+        }
+        let told = match self.dialect {
+            Dialect::OpenAi => openai::usage_of_event(&members, &data),
+            Dialect::Anthropic => anthropic::usage_of_event(&members, &data),
+        };
+        if let Some(told) = told {
+            match self.dialect {
+                Dialect::OpenAi => self.raw = told,
+                Dialect::Anthropic => anthropic::merge(&mut self.raw, told),
+            }
+            seen.usage_only = self.dialect == Dialect::OpenAi && openai::is_usage_only(&data);
+        }
+    }
+
+    /// The usage as far as it was told.
+    #[must_use]
+    pub fn reported(&self) -> Option<Reported> {
+        let usage = self.dialect.usage(&self.raw)?;
+        Some(Reported { usage, raw: serde_json::to_string(&self.raw).ok()? })
+    }
+
+    /// The first error that the stream told.
+    #[must_use]
+    pub const fn fault(&self) -> Option<&Fault> {
+        self.fault.as_ref()
+    }
+}
+
+/// A count of a usage object; nothing where it is absent, `null` or no count.
+fn count(raw: &Map<String, Value>, path: &[&str]) -> Option<u64> {
+    let (first, rest) = path.split_first()?;
+    let value = rest.iter().try_fold(raw.get(*first)?, |value, name| value.get(name))?;
+    // Billions are no count of tokens, and sums of them must not overflow.
+    value.as_u64().filter(|count| *count <= u32::MAX.into())
+}
+
+#[cfg(test)]
+mod tests;

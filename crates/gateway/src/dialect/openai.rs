@@ -1,0 +1,83 @@
+//! OpenAI's dialect, and what its many speakers do differently.
+//!
+//! Usage: chat completions and completions say `prompt_tokens`, responses say `input_tokens`; cached tokens stand inside
+//! them. DeepSeek tells cache hits as `prompt_cache_hit_tokens`, Moonshot as `cached_tokens` of the usage itself. In a
+//! stream it may come in any chunk, alone (`choices` is `[]`), with an empty choice, or with the finish reason; where
+//! several tell it the last one counts.
+
+use super::count;
+use crate::scan::{Field, Scan};
+use crate::usage::Usage;
+use memchr::memmem;
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+use serde_json::{Map, Value};
+
+/// Reads a usage object.
+pub(super) fn usage(raw: &Map<String, Value>) -> Option<Usage> {
+    let first = |paths: &[&[&str]]| paths.iter().find_map(|path| count(raw, path));
+    let input = first(&[&["prompt_tokens"], &["input_tokens"]])?;
+    let output = first(&[&["completion_tokens"], &["output_tokens"]]);
+    Some(Usage {
+        input,
+        cached_input: first(&[
+            &["prompt_tokens_details", "cached_tokens"],
+            &["input_tokens_details", "cached_tokens"],
+            &["prompt_cache_hit_tokens"],
+            &["cached_tokens"],
+        ]),
+        cache_write: first(&[
+            &["prompt_tokens_details", "cache_write_tokens"],
+            &["input_tokens_details", "cache_write_tokens"],
+        ]),
+        cache_write_1h: None,
+        // Embeddings have a prompt only, and say so by its being all.
+        output: output.or_else(|| (count(raw, &["total_tokens"]) == Some(input)).then_some(0))?,
+        reasoning: first(&[
+            &["completion_tokens_details", "reasoning_tokens"],
+            &["output_tokens_details", "reasoning_tokens"],
+        ]),
+    })
+}
+
+/// The usage object of an event: a chunk's own, or that of the response it holds.
+pub(super) fn usage_of_event(members: &Scan, data: &[u8]) -> Option<Map<String, Value>> {
+    #[derive(Deserialize)]
+    struct Event {
+        response: Option<Holder>,
+    }
+    #[derive(Deserialize)]
+    struct Holder {
+        usage: Option<Map<String, Value>>,
+    }
+    match members.raw(data, Field::Usage) {
+        Some(raw) => serde_json::from_slice(raw).ok(),
+        // Events of a response have a type, chunks of a completion have none.
+        None if members.span(Field::Type).is_some() => {
+            serde_json::from_slice::<Event>(data).ok()?.response?.usage
+        }
+        None => None,
+    }
+}
+
+/// Whether a chunk that tells usage tells nothing else: its choices are none.
+pub(super) fn is_usage_only(data: &[u8]) -> bool {
+    #[derive(Deserialize)]
+    struct Chunk {
+        choices: Vec<IgnoredAny>,
+    }
+    serde_json::from_slice::<Chunk>(data).is_ok_and(|chunk| chunk.choices.is_empty())
+}
+
+/// Whether a frame is the last: `[DONE]`, or the event that ends a response.
+pub(super) fn is_last(frame: &[u8]) -> bool {
+    const ENDS: [&[u8]; 3] = [b"response.completed", b"response.incomplete", b"response.failed"];
+    match crate::sse::name(frame) {
+        Some(name) => ENDS.contains(&name),
+        None => {
+            frame.len() < 32
+                && memmem::find(frame, b"[DONE]").is_some()
+                && crate::sse::data(frame).is_some_and(|data| data.trim_ascii() == b"[DONE]")
+        }
+    }
+}
