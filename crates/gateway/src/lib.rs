@@ -6,15 +6,18 @@
 //! `hearth` wires both to it.
 
 mod account;
+pub mod call;
 mod caller;
 pub mod dialect;
 mod directory;
 mod key;
 pub mod ledger;
 pub mod price;
+pub mod provider;
 pub mod scan;
 mod settings;
 pub mod sse;
+pub mod upstream;
 mod usage;
 
 pub use account::Account;

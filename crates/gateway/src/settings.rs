@@ -32,7 +32,7 @@ pub struct Settings {
     pub collect_logs: bool,
     /// Whether a change of settings empties the cache.
     pub cache_invalidate_on_update: bool,
-    /// Attempts of a request that fails at the provider; `None`: one.
+    /// Attempts of a request that fails at the provider; `None`: two.
     pub retry_max_attempts: Option<u8>,
     /// Milliseconds between two attempts.
     pub retry_delay: Option<u32>,

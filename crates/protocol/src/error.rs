@@ -49,6 +49,10 @@ pub enum ErrorKind {
     Overloaded,
     /// The engine failed; the same request may be tried again.
     Unavailable,
+    /// The provider could not be reached, broke off, or sent no answer.
+    Upstream,
+    /// The provider did not answer in time.
+    UpstreamTimeout,
     /// A bug of ours.
     Internal,
 }
@@ -68,14 +72,19 @@ impl ErrorKind {
             Self::UnsupportedEncoding => 415,
             Self::Overloaded => 429,
             Self::Internal => 500,
+            Self::Upstream => 502,
             Self::Unavailable => 503,
+            Self::UpstreamTimeout => 504,
         }
     }
 
     /// Whether the same request may succeed later.
     #[must_use]
     pub const fn retryable(self) -> bool {
-        matches!(self, Self::Overloaded | Self::Unavailable | Self::Timeout)
+        matches!(
+            self,
+            Self::Overloaded | Self::Unavailable | Self::Timeout | Self::Upstream | Self::UpstreamTimeout
+        )
     }
 }
 

@@ -102,6 +102,8 @@ fn fault(raw: &[u8]) -> Fault {
 pub struct Seen {
     /// It is a chunk that holds usage and nothing of the answer, as `stream_options.include_usage` asks for.
     pub usage_only: bool,
+    /// It tells usage.
+    pub usage: bool,
     /// It is the last of an answer: what comes before it is all.
     pub last: bool,
 }
@@ -161,6 +163,7 @@ impl Watcher {
                 Dialect::OpenAi => self.raw = told,
                 Dialect::Anthropic => anthropic::merge(&mut self.raw, told),
             }
+            seen.usage = true;
             seen.usage_only = self.dialect == Dialect::OpenAi && openai::is_usage_only(&data);
         }
     }

@@ -27,6 +27,8 @@ pub const fn status(kind: ErrorKind) -> u16 {
         | ErrorKind::TooLarge
         | ErrorKind::UnsupportedEncoding
         | ErrorKind::Overloaded
+        | ErrorKind::Upstream
+        | ErrorKind::UpstreamTimeout
         | ErrorKind::Internal => kind.status(),
     }
 }
@@ -44,11 +46,11 @@ pub const fn name(kind: ErrorKind) -> &'static str {
         ErrorKind::ModelNotFound | ErrorKind::RouteNotFound | ErrorKind::NotFound => "not_found_error",
         ErrorKind::Unauthorized => "authentication_error",
         ErrorKind::Forbidden => "permission_error",
-        ErrorKind::Timeout => "timeout_error",
+        ErrorKind::Timeout | ErrorKind::UpstreamTimeout => "timeout_error",
         ErrorKind::TooLarge => "request_too_large",
         ErrorKind::Overloaded => "rate_limit_error",
         ErrorKind::Unavailable => "overloaded_error",
-        ErrorKind::Internal => "api_error",
+        ErrorKind::Upstream | ErrorKind::Internal => "api_error",
     }
 }
 

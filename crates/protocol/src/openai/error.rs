@@ -23,6 +23,8 @@ pub const fn names(kind: ErrorKind) -> (&'static str, Option<&'static str>) {
         ErrorKind::UnsupportedEncoding => ("invalid_request_error", Some("unsupported_content_encoding")),
         ErrorKind::Overloaded => ("rate_limit_error", Some("rate_limit_exceeded")),
         ErrorKind::Unavailable => ("server_error", Some("service_unavailable")),
+        ErrorKind::Upstream => ("server_error", Some("upstream_error")),
+        ErrorKind::UpstreamTimeout => ("server_error", Some("upstream_timeout")),
         ErrorKind::Internal => ("server_error", None),
     }
 }

@@ -23,10 +23,10 @@ pub const fn code(kind: ErrorKind) -> u32 {
         ErrorKind::MethodNotAllowed => 7001,
         ErrorKind::Unauthorized => 10000,
         ErrorKind::Forbidden => 9109,
-        ErrorKind::Timeout => 3007,
+        ErrorKind::Timeout | ErrorKind::UpstreamTimeout => 3007,
         ErrorKind::TooLarge => 3006,
         ErrorKind::Overloaded => 3040,
-        ErrorKind::Unavailable | ErrorKind::Internal => 5001,
+        ErrorKind::Unavailable | ErrorKind::Upstream | ErrorKind::Internal => 5001,
     }
 }
 
@@ -49,6 +49,8 @@ pub const fn status(kind: ErrorKind) -> u16 {
         | ErrorKind::UnsupportedEncoding
         | ErrorKind::Overloaded
         | ErrorKind::Unavailable
+        | ErrorKind::Upstream
+        | ErrorKind::UpstreamTimeout
         | ErrorKind::Internal => kind.status(),
     }
 }
@@ -71,6 +73,8 @@ const fn of_inference(kind: ErrorKind) -> bool {
         | ErrorKind::UnsupportedEncoding
         | ErrorKind::Overloaded
         | ErrorKind::Unavailable
+        | ErrorKind::Upstream
+        | ErrorKind::UpstreamTimeout
         | ErrorKind::Internal => true,
     }
 }
@@ -145,6 +149,61 @@ fn for_binding(code: u32, message: &str, description: &str) -> String {
     to_json(&BindingBody { internal_code: code, message, name: "AiError", description, errors })
 }
 
+/// The numeric code on AI Gateway's routes.
+const fn gateway_code(kind: ErrorKind) -> u32 {
+    match kind {
+        ErrorKind::Unauthorized | ErrorKind::Forbidden => 2009,
+        ErrorKind::Upstream | ErrorKind::UpstreamTimeout | ErrorKind::Unavailable => 2005,
+        ErrorKind::InvalidRequest
+        | ErrorKind::Malformed
+        | ErrorKind::ContextLength
+        | ErrorKind::ModelNotFound
+        | ErrorKind::RouteNotFound
+        | ErrorKind::NotFound
+        | ErrorKind::MethodNotAllowed
+        | ErrorKind::Unsupported
+        | ErrorKind::Timeout
+        | ErrorKind::TooLarge
+        | ErrorKind::UnsupportedEncoding
+        | ErrorKind::Overloaded
+        | ErrorKind::Internal => code(kind),
+    }
+}
+
+/// The body of an error on AI Gateway's routes, where clients read `error` or `errors`, an array either way.
+#[must_use]
+pub fn body_for_ai_gateway(error: &Error) -> String {
+    #[derive(Serialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Body<'a> {
+        success: bool,
+        result: [(); 0],
+        messages: [(); 0],
+        error: &'a [Entry; 1],
+        errors: &'a [Entry; 1],
+        name: &'static str,
+        http_code: u16,
+        internal_code: u32,
+    }
+    // Two of its codes are for what the path names.
+    let code = match error.param.as_deref() {
+        Some("cf-aig-gateway-id") => 2001,
+        Some("provider") => 2008,
+        _ => gateway_code(error.kind),
+    };
+    let entry = [Entry { code, message: error.message.clone() }];
+    to_json(&Body {
+        success: false,
+        result: [],
+        messages: [],
+        error: &entry,
+        errors: &entry,
+        name: "AiGatewayError",
+        http_code: error.kind.status(),
+        internal_code: code,
+    })
+}
+
 /// The body of the answer to a request in JSON mode whose text is no JSON; `why` says how that came.
 #[must_use]
 pub fn unmet_json_mode(why: &str) -> String {
@@ -198,6 +257,23 @@ mod tests {
                 .contains(r#""errors":[{"code":5024,"message":"AiError: JSON Mode couldn't be met: cut"}]"#)
         );
         assert!(unmet_json_mode_for_binding("cut").contains(r#""internalCode":5024"#));
+    }
+
+    #[test]
+    fn ai_gateways_clients_find_its_codes_under_both_keys() {
+        let check = |error: Error, code: u32| {
+            let body: serde_json::Value = serde_json::from_str(&body_for_ai_gateway(&error)).unwrap();
+            assert_eq!((&body["error"][0]["code"], &body["errors"][0]["code"]), (&code.into(), &code.into()));
+            assert_eq!(
+                (&body["internalCode"], &body["httpCode"]),
+                (&code.into(), &error.kind.status().into())
+            );
+        };
+        check(Error::invalid("cf-aig-gateway-id", "none"), 2001);
+        check(Error::invalid("provider", "none"), 2008);
+        check(Error::new(ErrorKind::Unauthorized, "none"), 2009);
+        check(Error::new(ErrorKind::UpstreamTimeout, "late"), 2005);
+        check(Error::invalid("stream", "must be true or false"), 5006);
     }
 
     #[test]

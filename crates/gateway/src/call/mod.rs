@@ -1,0 +1,231 @@
+//! The life of one call: entered in the ledger, sent, sent again or to another provider, passed back, settled.
+//!
+//! Each provider that is asked has an entry of its own, opened before it sees anything; attempts at the same provider
+//! share it. The next target is asked only when one fails in a way that is not the client's fault, and only before the
+//! client has a byte. Dropping a call, or the answer's body, closes what is open upstream at once and leaves its entry
+//! interrupted. Not here: which targets there are, and HTTP towards the client.
+
+mod attempt;
+pub mod breaker;
+mod headers;
+pub mod retry;
+mod stream;
+
+pub use headers::KeyOf;
+
+use crate::dialect::Dialect;
+use crate::ledger::{Entry, Opening};
+use crate::provider::{Configured, Providers};
+use crate::scan::Pieces;
+use crate::upstream::{Sent, Upstream};
+use crate::{Caller, Gateway};
+use attempt::{Begun, Failed, attempt};
+use base::{Clock, rng};
+use breaker::{Breakers, Outcome};
+use bytes::Bytes;
+use futures::StreamExt;
+use futures::stream::BoxStream;
+use hyper::http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri};
+use protocol::{Error, ErrorKind};
+use retry::Policy;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::{fmt, io};
+
+/// What is asked.
+#[derive(Debug)]
+pub struct Call {
+    /// Who asks.
+    pub caller: Caller,
+    /// The request's method.
+    pub method: Method,
+    /// The client's headers, without the key that it showed to Hearth.
+    pub headers: HeaderMap,
+    /// Whose key goes before.
+    pub key_of: KeyOf,
+    /// Who may answer, in the order in which they are asked; at least one.
+    pub targets: Vec<Target>,
+    /// How often each is asked.
+    pub policy: Policy,
+}
+
+/// Who may answer.
+#[derive(Debug)]
+pub struct Target {
+    /// The provider.
+    pub provider: Arc<Configured>,
+    /// What is spoken at the address.
+    pub dialect: Dialect,
+    /// The model by the name it has there; empty where the request names none.
+    pub model: String,
+    /// The address.
+    pub url: Uri,
+    /// The body that goes there.
+    pub body: Pieces,
+    /// Whether the body asks for a chunk of usage that the client did not ask for.
+    pub strip_usage: bool,
+    /// The most tokens of prompt and answer that it may take, where that can be said.
+    pub most: Option<(u64, u64)>,
+}
+
+/// The body of an answer.
+pub enum AnswerBody {
+    /// All of it.
+    Whole(Bytes),
+    /// As it comes.
+    Stream(BoxStream<'static, io::Result<Bytes>>),
+}
+
+/// Asks providers.
+pub struct Proxy {
+    providers: Providers,
+    upstream: Upstream,
+    breakers: Breakers,
+    clock: Arc<dyn Clock>,
+    /// How many pauses were drawn.
+    draws: AtomicU32,
+}
+
+impl fmt::Debug for Proxy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Proxy").field(&self.providers).finish()
+    }
+}
+
+impl Proxy {
+    /// Over these providers.
+    #[must_use]
+    pub fn new(providers: Providers, upstream: Upstream, clock: Arc<dyn Clock>) -> Self {
+        Self { providers, upstream, breakers: Breakers::default(), clock, draws: AtomicU32::new(0) }
+    }
+
+    /// The providers.
+    #[must_use]
+    pub const fn providers(&self) -> &Providers {
+        &self.providers
+    }
+
+    /// Makes a call. What a provider refuses comes back as it said it; where none said anything, there is an error.
+    /// `ledger` enters it; without one it is not accounted for.
+    ///
+    /// # Errors
+    /// When the ledger does not take the call, no key is there, or nobody answered.
+    pub async fn call(&self, ledger: Option<&Gateway>, call: Call) -> Result<Response<AnswerBody>, Error> {
+        let mut resting = None;
+        for (step, target) in call.targets.iter().enumerate() {
+            let slug = &*target.provider.slug;
+            if let Err(rest) = self.breakers.admit(slug, &target.model, self.clock.now()) {
+                resting = Some((slug, resting.map_or(rest, |(_, least)| rest.min(least))));
+                continue;
+            }
+            let headers = headers::to_provider(&call.headers, &target.provider, call.key_of)?;
+            let entry = enter(ledger, &call, target).await?;
+            let id = entry.as_ref().map(|entry| entry.request().to_owned());
+            let attempted = self.attempts(&call, target, &headers).await;
+            let outcome = match &attempted {
+                Ok(_) => Outcome::Answered,
+                Err(failed) if failed.is_passing() && failed.status != StatusCode::CONFLICT => {
+                    Outcome::Failed
+                }
+                Err(_) => Outcome::Refused,
+            };
+            self.breakers.tell(slug, &target.model, outcome, self.clock.now());
+            let mut response = match attempted {
+                Ok(begun) => answer(begun, entry).await,
+                Err(failed) => {
+                    if let Some(entry) = entry {
+                        entry.fail(failed.status.as_u16()).await;
+                    }
+                    if failed.is_passing() && step + 1 < call.targets.len() {
+                        tracing::warn!(provider = slug, status = failed.status.as_u16(), "another is asked");
+                        continue;
+                    }
+                    let error = failed.error(&target.provider);
+                    let Some((headers, body)) = failed.response else { return Err(error) };
+                    let mut response = Response::new(AnswerBody::Whole(body));
+                    *response.status_mut() = failed.status;
+                    *response.headers_mut() = headers::to_client(&headers);
+                    response
+                }
+            };
+            let headers = response.headers_mut();
+            headers.insert(HeaderName::from_static("cf-aig-step"), HeaderValue::from(step));
+            if let Some(id) = id.and_then(|id| HeaderValue::from_str(&id).ok()) {
+                headers.insert(HeaderName::from_static("cf-aig-log-id"), id);
+            }
+            return Ok(response);
+        }
+        let Some((slug, rest)) = resting else {
+            return Err(Error::new(ErrorKind::Internal, "The call has nobody to ask"));
+        };
+        let message = format!("{slug} failed several times and is left alone for a moment");
+        Err(Error::new(ErrorKind::Unavailable, message).retry_after(rest))
+    }
+
+    async fn attempts(&self, call: &Call, target: &Target, headers: &HeaderMap) -> Result<Begun, Failed> {
+        let policy = &call.policy;
+        let limits = target.provider.timeouts;
+        for done in 1.. {
+            // The last of several waits as long as it takes.
+            let limit = policy.first_byte.filter(|_| done < policy.attempts || policy.attempts == 1);
+            let mut request = Request::new(Sent::from(target.body.clone()));
+            *request.method_mut() = call.method.clone();
+            *request.uri_mut() = target.url.clone();
+            *request.headers_mut() = headers.clone();
+            let limit = limit.unwrap_or(limits.first_byte);
+            let attempted = attempt(&self.upstream, request, target, limit).await;
+            let failed = match attempted {
+                Err(failed) if failed.is_passing() => failed,
+                other => return other,
+            };
+            let draw = self.draws.fetch_add(1, Ordering::Relaxed);
+            let seed = u64::try_from(self.clock.now().as_nanos()).unwrap_or(u64::MAX);
+            let Some(pause) = policy.pause(done, failed.asked, rng::uniform(seed, 0, draw)) else {
+                return Err(failed);
+            };
+            tracing::debug!(
+                provider = &*target.provider.slug,
+                status = failed.status.as_u16(),
+                ?pause,
+                "again"
+            );
+            tokio::time::sleep(pause).await;
+        }
+        unreachable!("a policy's attempts end")
+    }
+}
+
+/// Enters a call that may cost something.
+async fn enter(ledger: Option<&Gateway>, call: &Call, target: &Target) -> Result<Option<Entry>, Error> {
+    let Some(ledger) = ledger.filter(|_| call.method == Method::POST) else { return Ok(None) };
+    let opening = Opening {
+        request: uuid::Uuid::now_v7().to_string(),
+        caller: call.caller.clone(),
+        provider: target.provider.slug.to_string(),
+        model: target.model.clone(),
+        price: ledger.price(&target.provider.slug, &target.model).cloned(),
+        custom: None,
+        most: target.most,
+    };
+    ledger.enter(opening).await.map(Some)
+}
+
+async fn answer(begun: Begun, entry: Option<Entry>) -> Response<AnswerBody> {
+    let (head, body) = match begun {
+        Begun::Whole(head, body, reported) => {
+            if let Some(entry) = entry {
+                entry.settle(reported.map(|reported| reported.usage)).await;
+            }
+            (head, AnswerBody::Whole(body))
+        }
+        Begun::Events(head, events) => (head, AnswerBody::Stream(events.stream(entry).boxed())),
+        Begun::Raw(head, raw) => (head, AnswerBody::Stream(raw.stream(entry).boxed())),
+    };
+    let mut response = Response::new(body);
+    *response.status_mut() = head.status;
+    *response.headers_mut() = headers::to_client(&head.headers);
+    response
+}
+
+#[cfg(test)]
+mod tests;

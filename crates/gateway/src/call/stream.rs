@@ -1,0 +1,260 @@
+//! An answer that is passed on as it comes.
+//!
+//! Events go on whole and untouched, as many together as arrived together; usage is read on the way. Before the event
+//! that ends the answer goes out, the entry in the ledger is settled, and that is durable. In silence a comment tells the
+//! client that the connection lives. A stream that breaks off ends with an error in the provider's dialect, since its
+//! status is long sent; its entry ends as failed. Dropping the stream closes the connection to the provider and leaves
+//! the entry interrupted, with the usage that was seen.
+
+use super::Target;
+use crate::dialect::{Dialect, Fault, Watcher};
+use crate::ledger::Entry;
+use crate::sse::{self, Framer};
+use crate::upstream::chunk;
+use bytes::Bytes;
+use futures::Stream;
+use futures::stream::unfold;
+use hyper::body::Incoming;
+use protocol::{Error, ErrorKind, anthropic, openai};
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::timeout;
+
+/// Longest silence before a comment is sent.
+const SILENCE: Duration = Duration::from_secs(15);
+
+/// What clients that parse events pass over.
+const KEEP_ALIVE: &[u8] = b": keep-alive\n\n";
+
+/// The status of an entry whose answer broke off.
+const BROKEN: u16 = 502;
+
+/// Events of an answer.
+pub(super) struct Events {
+    body: Incoming,
+    slug: Arc<str>,
+    dialect: Dialect,
+    idle: Duration,
+    framer: Framer,
+    watcher: Watcher,
+    /// Whether the chunk of usage is taken out, because the client did not ask for it.
+    strip_usage: bool,
+    /// What goes out next; before what is marked, the entry is settled.
+    ready: VecDeque<(Bytes, bool)>,
+    has_data: bool,
+    has_last: bool,
+    ended: bool,
+    entry: Option<Entry>,
+}
+
+impl Events {
+    pub(super) fn new(body: Incoming, target: &Target) -> Self {
+        Self {
+            body,
+            slug: Arc::clone(&target.provider.slug),
+            dialect: target.dialect,
+            idle: target.provider.timeouts.idle,
+            framer: Framer::default(),
+            watcher: Watcher::new(target.dialect),
+            strip_usage: target.strip_usage,
+            ready: VecDeque::new(),
+            has_data: false,
+            has_last: false,
+            ended: false,
+            entry: None,
+        }
+    }
+
+    /// Whether an event with data has come.
+    pub(super) const fn has_data(&self) -> bool {
+        self.has_data
+    }
+
+    /// The error that the stream told.
+    pub(super) const fn fault(&self) -> Option<&Fault> {
+        self.watcher.fault()
+    }
+
+    /// Takes what comes next; false at the end. Nothing is lost when it is dropped while it waits.
+    pub(super) async fn read(&mut self) -> Result<bool, String> {
+        match chunk(&mut self.body).await {
+            None => {
+                self.ended = true;
+                let rest = std::mem::take(&mut self.framer).rest();
+                if !rest.is_empty() {
+                    self.look(&rest);
+                    self.ready.push_back((rest, false));
+                }
+                Ok(false)
+            }
+            Some(Err(error)) => Err(format!("its stream broke off: {error}")),
+            Some(Ok(bytes)) => {
+                self.take(bytes)?;
+                Ok(true)
+            }
+        }
+    }
+
+    fn look(&mut self, frame: &[u8]) -> crate::dialect::Seen {
+        let seen = self.watcher.frame(frame);
+        self.has_data = self.has_data || sse::data(frame).is_some();
+        if seen.usage
+            && let (Some(entry), Some(reported)) = (&mut self.entry, self.watcher.reported())
+        {
+            entry.see(reported.usage);
+        }
+        seen
+    }
+
+    fn take(&mut self, bytes: Bytes) -> Result<(), String> {
+        let frames = self.framer.push(bytes).map_err(|error| error.to_string())?;
+        // Begins where the last piece ended; frames that nothing is done to go out together.
+        let (mut from, mut start, mut settles) = (0, 0, false);
+        for end in frames.ends {
+            let seen = self.look(&frames.bytes[start..end]);
+            let last = seen.last && !self.has_last;
+            let strip = self.strip_usage && seen.usage_only;
+            if last || strip {
+                self.put(frames.bytes.slice(from..start), settles);
+                settles = last;
+                self.has_last |= last;
+                from = if strip { end } else { start };
+            }
+            start = end;
+        }
+        self.put(frames.bytes.slice(from..start), settles);
+        Ok(())
+    }
+
+    fn put(&mut self, bytes: Bytes, settles: bool) {
+        if !bytes.is_empty() {
+            self.ready.push_back((bytes, settles));
+        }
+    }
+
+    /// Ends the entry: the answer is whole, as far as anybody can tell.
+    async fn settle(&mut self) {
+        let Some(entry) = self.entry.take() else { return };
+        match self.watcher.fault() {
+            Some(fault) => entry.fail(fault.status.unwrap_or(BROKEN)).await,
+            None => {
+                entry.settle(self.watcher.reported().map(|reported| reported.usage)).await;
+            }
+        }
+    }
+
+    async fn broken(&mut self, kind: ErrorKind, why: &str) {
+        tracing::warn!(provider = &*self.slug, why, "an answer broke off");
+        self.ended = true;
+        if let Some(entry) = self.entry.take() {
+            entry.fail(BROKEN).await;
+        }
+        let error = Error::new(kind, format!("{}: {why}", self.slug));
+        let event = match self.dialect {
+            Dialect::OpenAi => format!("data: {}\n\n", openai::error::body(&error)),
+            Dialect::Anthropic => format!("event: error\ndata: {}\n\n", anthropic::error::body(&error, None)),
+        };
+        self.ready.push_back((event.into(), false));
+    }
+
+    async fn next(&mut self) -> Option<Bytes> {
+        let mut silent = Duration::ZERO;
+        loop {
+            if let Some((bytes, settles)) = self.ready.pop_front() {
+                // What is left is all of it, and nothing in it said so.
+                if settles || (self.ended && self.ready.is_empty()) {
+                    self.settle().await;
+                }
+                return Some(bytes);
+            }
+            if self.ended {
+                self.settle().await;
+                return None;
+            }
+            match timeout(SILENCE.min(self.idle), self.read()).await {
+                Ok(Ok(_)) => silent = Duration::ZERO,
+                Ok(Err(why)) => self.broken(ErrorKind::Upstream, &why).await,
+                Err(_) => {
+                    silent += SILENCE.min(self.idle);
+                    if silent >= self.idle {
+                        let why = format!("its stream was silent for {silent:?}");
+                        self.broken(ErrorKind::UpstreamTimeout, &why).await;
+                    } else {
+                        return Some(Bytes::from_static(KEEP_ALIVE));
+                    }
+                }
+            }
+        }
+    }
+
+    /// The bytes for the client.
+    pub(super) fn stream(
+        mut self: Box<Self>,
+        entry: Option<Entry>,
+    ) -> impl Stream<Item = io::Result<Bytes>> + Send {
+        self.entry = entry;
+        if let (Some(entry), Some(reported)) = (&mut self.entry, self.watcher.reported()) {
+            entry.see(reported.usage);
+        }
+        unfold(self, async |mut events| Some((Ok(events.next().await?), events)))
+    }
+}
+
+/// An answer of another kind, such as sound.
+pub(super) struct Raw {
+    body: Incoming,
+    idle: Duration,
+    /// Held back until it is known whether more comes: the entry is settled before the last bytes.
+    held: Option<Bytes>,
+    entry: Option<Entry>,
+}
+
+impl Raw {
+    pub(super) fn new(body: Incoming, target: &Target) -> Self {
+        Self { body, idle: target.provider.timeouts.idle, held: None, entry: None }
+    }
+
+    async fn next(&mut self) -> Option<io::Result<Bytes>> {
+        loop {
+            let next = match timeout(self.idle, chunk(&mut self.body)).await {
+                Err(_) => Some(Err(io::Error::from(io::ErrorKind::TimedOut))),
+                Ok(next) => next.map(|piece| piece.map_err(io::Error::other)),
+            };
+            match next {
+                Some(Ok(piece)) => match self.held.replace(piece) {
+                    Some(held) => return Some(Ok(held)),
+                    None => continue,
+                },
+                Some(Err(error)) => {
+                    self.held = None;
+                    if let Some(entry) = self.entry.take() {
+                        entry.fail(BROKEN).await;
+                    }
+                    return Some(Err(error));
+                }
+                None => {
+                    if let Some(entry) = self.entry.take() {
+                        entry.settle(None).await;
+                    }
+                    return self.held.take().map(Ok);
+                }
+            }
+        }
+    }
+
+    /// The bytes for the client.
+    pub(super) fn stream(
+        mut self: Box<Self>,
+        entry: Option<Entry>,
+    ) -> impl Stream<Item = io::Result<Bytes>> + Send {
+        self.entry = entry;
+        unfold(Some(self), async |raw| {
+            let mut raw = raw?;
+            let next = raw.next().await?;
+            let raw = next.is_ok().then_some(raw);
+            Some((next, raw))
+        })
+    }
+}

@@ -1,0 +1,58 @@
+//! The providers that are known by name: where they are, how they want their key, what they speak.
+//!
+//! Base URLs are those of `ai-gateway-provider` 4.0.1 (what its clients cut off a URL) and of LiteLLM 1.106.12
+//! (`litellm/llms/*`), read in November 2026. None of the remote ones was tried live from here; `docs/providers.md`
+//! says so for each.
+
+use super::{Auth, Provider};
+use crate::dialect::Dialect;
+
+/// Every provider, in the order in which documents show them.
+pub const PROVIDERS: &[Provider] = &[
+    openai("openai", "https://api.openai.com/v1"),
+    Provider {
+        slug: "anthropic",
+        base_url: "https://api.anthropic.com/v1",
+        auth: Auth::Header("x-api-key"),
+        dialect: Dialect::Anthropic,
+        messages: true,
+        asks_usage: false,
+        local: false,
+    },
+    // Tells usage unasked.
+    Provider { asks_usage: false, ..openai("mistral", "https://api.mistral.ai/v1") },
+    openai("groq", "https://api.groq.com/openai/v1"),
+    openai("deepseek", "https://api.deepseek.com"),
+    openai("grok", "https://api.x.ai/v1"),
+    openai("openrouter", "https://openrouter.ai/api/v1"),
+    openai("fireworks", "https://api.fireworks.ai/inference/v1"),
+    openai("cerebras", "https://api.cerebras.ai/v1"),
+    // Tells usage unasked, in every chunk.
+    Provider { asks_usage: false, ..openai("perplexity-ai", "https://api.perplexity.ai") },
+    openai("moonshot", "https://api.moonshot.ai/v1"),
+    openai("alibaba", "https://dashscope-intl.aliyuncs.com/compatible-mode/v1"),
+    openai("minimax", "https://api.minimax.io/v1"),
+    openai("huggingface", "https://router.huggingface.co/v1"),
+    local("vllm", "http://127.0.0.1:8000/v1"),
+    local("sglang", "http://127.0.0.1:30000/v1"),
+    local("llamacpp", "http://127.0.0.1:8080/v1"),
+    Provider { messages: true, ..local("hearth", "") },
+];
+
+/// A remote provider that speaks as OpenAI does.
+const fn openai(slug: &'static str, base_url: &'static str) -> Provider {
+    Provider {
+        slug,
+        base_url,
+        auth: Auth::Bearer,
+        dialect: Dialect::OpenAi,
+        messages: false,
+        asks_usage: true,
+        local: false,
+    }
+}
+
+/// An engine of one's own, which may need no key.
+const fn local(slug: &'static str, base_url: &'static str) -> Provider {
+    Provider { local: true, ..openai(slug, base_url) }
+}

@@ -1,0 +1,388 @@
+//! Providers: what is known of each by name, and what an operator has set.
+//!
+//! A provider is data. What differs between those that speak alike is its address, how its key is sent and whether it
+//! must be asked for usage. One that is in no list is `custom-{slug}`, with an address of its own. Keys are taken in turn
+//! by their weights. Not here: keeping keys encrypted; they come from the settings.
+
+mod list;
+
+pub use list::PROVIDERS;
+
+use crate::dialect::Dialect;
+use hyper::http::uri::{PathAndQuery, Scheme};
+use hyper::http::{HeaderName, HeaderValue, Uri, header};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+/// How a provider wants its key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Auth {
+    /// `Authorization: Bearer KEY`.
+    Bearer,
+    /// In a header of this name.
+    Header(&'static str),
+}
+
+/// What is known of a provider.
+#[derive(Clone, Copy, Debug)]
+pub struct Provider {
+    /// Its name in paths and before models.
+    pub slug: &'static str,
+    /// Where its API begins; empty where only an operator can know.
+    pub base_url: &'static str,
+    /// How it wants its key.
+    pub auth: Auth,
+    /// What it speaks.
+    pub dialect: Dialect,
+    /// Whether Anthropic's Messages are answered beside OpenAI's dialect.
+    pub messages: bool,
+    /// Whether a stream tells usage only where `stream_options.include_usage` asks for it.
+    pub asks_usage: bool,
+    /// Whether it is an engine of one's own.
+    pub local: bool,
+}
+
+/// A key of a provider.
+#[derive(Clone, PartialEq, Eq)]
+pub struct ProviderKey {
+    /// The key.
+    pub secret: String,
+    /// Its share of the requests.
+    pub weight: u32,
+}
+
+impl fmt::Debug for ProviderKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ProviderKey(weight {})", self.weight)
+    }
+}
+
+/// How long a provider may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timeouts {
+    /// To the first byte of an answer.
+    pub first_byte: Duration,
+    /// Between two pieces of an answer.
+    pub idle: Duration,
+}
+
+impl Default for Timeouts {
+    fn default() -> Self {
+        Self { first_byte: Duration::from_secs(600), idle: Duration::from_secs(300) }
+    }
+}
+
+/// What an operator sets for a provider.
+#[derive(Clone, Debug, Default)]
+pub struct Wishes {
+    /// Another address.
+    pub base_url: Option<String>,
+    /// Its dialect; for `custom-{slug}` only.
+    pub dialect: Option<Dialect>,
+    /// Its keys.
+    pub keys: Vec<ProviderKey>,
+    /// Models that are asked for by their bare name.
+    pub models: Vec<String>,
+    /// How long it may take.
+    pub timeouts: Timeouts,
+}
+
+/// Settings of a provider that cannot be.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ProviderError {
+    /// No such provider.
+    #[error("there is no provider {0:?}; one of your own is called custom-NAME")]
+    Unknown(String),
+    /// It has no address.
+    #[error("provider {0} needs a base-url")]
+    NoAddress(String),
+    /// Its address is none.
+    #[error("provider {slug}: {url:?} is no address such as https://api.example.com/v1")]
+    Address {
+        /// Which.
+        slug: String,
+        /// What was set.
+        url: String,
+    },
+    /// A key is none.
+    #[error("provider {0}: a key is empty or holds what no header can")]
+    Key(String),
+}
+
+/// A provider, ready to be asked.
+#[derive(Debug)]
+pub struct Configured {
+    /// Its name.
+    pub slug: Arc<str>,
+    /// What it speaks.
+    pub dialect: Dialect,
+    /// How it wants its key.
+    pub auth: Auth,
+    /// Whether Anthropic's Messages are answered beside OpenAI's dialect.
+    pub messages: bool,
+    /// Whether usage must be asked for.
+    pub asks_usage: bool,
+    /// Whether it may do without a key.
+    pub local: bool,
+    /// Models asked for by bare name.
+    pub models: Vec<String>,
+    /// How long it may take.
+    pub timeouts: Timeouts,
+    base: Uri,
+    /// Values of the header, each as often as its weight says.
+    keys: Vec<HeaderValue>,
+    turn: AtomicUsize,
+}
+
+/// Weights are shares; beyond this they are cut.
+const WEIGHT_MAX: u32 = 100;
+
+impl Configured {
+    fn new(slug: &str, wishes: Wishes) -> Result<Self, ProviderError> {
+        let known = PROVIDERS.iter().find(|provider| provider.slug == slug);
+        let provider = match known {
+            Some(provider) => *provider,
+            None if slug.strip_prefix("custom-").is_some_and(|name| !name.is_empty()) => Provider {
+                slug: "",
+                base_url: "",
+                auth: match wishes.dialect {
+                    Some(Dialect::Anthropic) => Auth::Header("x-api-key"),
+                    _ => Auth::Bearer,
+                },
+                dialect: wishes.dialect.unwrap_or(Dialect::OpenAi),
+                messages: false,
+                asks_usage: true,
+                local: true,
+            },
+            None => return Err(ProviderError::Unknown(slug.to_owned())),
+        };
+        let url = wishes.base_url.as_deref().unwrap_or(provider.base_url).trim_end_matches('/');
+        if url.is_empty() {
+            return Err(ProviderError::NoAddress(slug.to_owned()));
+        }
+        let wrong = || ProviderError::Address { slug: slug.to_owned(), url: url.to_owned() };
+        let base: Uri = url.parse().map_err(|_| wrong())?;
+        if base.authority().is_none()
+            || !base.scheme().is_some_and(|scheme| *scheme == Scheme::HTTP || *scheme == Scheme::HTTPS)
+            || base.query().is_some()
+        {
+            return Err(wrong());
+        }
+        let mut keys = Vec::new();
+        for key in &wishes.keys {
+            let value = match provider.auth {
+                Auth::Bearer => format!("Bearer {}", key.secret),
+                Auth::Header(_) => key.secret.clone(),
+            };
+            let no_key = || ProviderError::Key(slug.to_owned());
+            let mut value = HeaderValue::from_str(&value).map_err(|_| no_key())?;
+            if key.secret.trim().is_empty() {
+                return Err(no_key());
+            }
+            value.set_sensitive(true);
+            keys.extend(std::iter::repeat_n(value, key.weight.clamp(1, WEIGHT_MAX) as usize));
+        }
+        Ok(Self {
+            slug: slug.into(),
+            dialect: provider.dialect,
+            auth: provider.auth,
+            messages: provider.messages,
+            asks_usage: provider.asks_usage,
+            local: provider.local,
+            models: wishes.models,
+            timeouts: wishes.timeouts,
+            base,
+            keys,
+            turn: AtomicUsize::new(0),
+        })
+    }
+
+    /// Whether it can be asked in a dialect.
+    #[must_use]
+    pub fn speaks(&self, dialect: Dialect) -> bool {
+        self.dialect == dialect || (dialect == Dialect::Anthropic && self.messages)
+    }
+
+    /// The header that a key goes into.
+    #[must_use]
+    pub fn key_header(&self) -> HeaderName {
+        match self.auth {
+            Auth::Bearer => header::AUTHORIZATION,
+            Auth::Header(name) => HeaderName::from_static(name),
+        }
+    }
+
+    /// The next key in turn, as the header has it; nothing where none is set.
+    #[must_use]
+    pub fn next_key(&self) -> Option<&HeaderValue> {
+        let turn = self.turn.fetch_add(1, Ordering::Relaxed);
+        self.keys.get(turn.checked_rem(self.keys.len())?)
+    }
+
+    /// The address of a path, which may begin with the version that the base ends with, as some clients write it.
+    /// Nothing where the path is none, or would leave the base.
+    #[must_use]
+    pub fn url(&self, path: &str, query: Option<&str>) -> Option<Uri> {
+        let base = self.base.path().trim_end_matches('/');
+        let version = base.rsplit('/').next().filter(|last| !last.is_empty());
+        let path = path.trim_start_matches('/');
+        let path = match version.and_then(|version| path.strip_prefix(version)) {
+            Some(rest) if rest.starts_with('/') => &rest[1..],
+            _ => path,
+        };
+        let leaves = |segment: &str| {
+            let plain = segment.replace("%2e", ".").replace("%2E", ".");
+            plain == "." || plain == ".."
+        };
+        if path.split('/').any(leaves) {
+            return None;
+        }
+        let mut whole = format!("{base}/{path}");
+        if let Some(query) = query {
+            whole.push('?');
+            whole.push_str(query);
+        }
+        let mut parts = self.base.clone().into_parts();
+        parts.path_and_query = Some(PathAndQuery::try_from(whole).ok()?);
+        Uri::from_parts(parts).ok()
+    }
+}
+
+/// All providers that can be asked.
+#[derive(Debug, Default)]
+pub struct Providers(BTreeMap<Arc<str>, Arc<Configured>>);
+
+impl Providers {
+    /// Those that were set, and all known ones that need no setting, for callers who bring keys of their own.
+    ///
+    /// # Errors
+    /// Names the provider whose settings cannot be.
+    pub fn new(wishes: BTreeMap<String, Wishes>) -> Result<Self, ProviderError> {
+        let set = wishes.into_iter().map(|(slug, wishes)| Configured::new(&slug, wishes));
+        let mut all = set
+            .map(|provider| provider.map(|provider| (Arc::clone(&provider.slug), Arc::new(provider))))
+            .collect::<Result<BTreeMap<_, _>, _>>()?;
+        for provider in PROVIDERS.iter().filter(|provider| !provider.local) {
+            if !all.contains_key(provider.slug) {
+                let provider = Configured::new(provider.slug, Wishes::default())?;
+                all.insert(Arc::clone(&provider.slug), Arc::new(provider));
+            }
+        }
+        Ok(Self(all))
+    }
+
+    /// The provider of this name.
+    #[must_use]
+    pub fn get(&self, slug: &str) -> Option<&Arc<Configured>> {
+        self.0.get(slug)
+    }
+
+    /// Who answers for a model: the provider before its first slash, else all whose settings list it, with the name by
+    /// which they know it.
+    #[must_use]
+    pub fn of_model<'a>(&self, model: &'a str) -> Vec<(Arc<Configured>, &'a str)> {
+        if let Some((slug, rest)) = model.split_once('/')
+            && !rest.is_empty()
+            && let Some(provider) = self.get(slug)
+        {
+            return vec![(Arc::clone(provider), rest)];
+        }
+        let lists = |provider: &&Arc<Configured>| provider.models.iter().any(|listed| listed == model);
+        self.0.values().filter(lists).map(|provider| (Arc::clone(provider), model)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn configured(slug: &str, wishes: Wishes) -> Configured {
+        Configured::new(slug, wishes).unwrap()
+    }
+
+    #[test]
+    fn every_provider_of_the_list_can_be_set_up() {
+        let mut slugs: Vec<_> = PROVIDERS.iter().map(|provider| provider.slug).collect();
+        for slug in &slugs {
+            configured(slug, Wishes { base_url: Some("http://127.0.0.1:1/v1".into()), ..Wishes::default() });
+        }
+        slugs.sort_unstable();
+        slugs.dedup();
+        assert_eq!(slugs.len(), PROVIDERS.len());
+        assert!(Providers::new(BTreeMap::new()).unwrap().get("openai").is_some());
+    }
+
+    #[test]
+    fn a_path_is_put_behind_the_base_and_a_version_is_not_doubled() {
+        let url = |slug: &str, path: &str, query| {
+            configured(slug, Wishes::default()).url(path, query).map(|url| url.to_string())
+        };
+        for (slug, path, expected) in [
+            ("openai", "chat/completions", "https://api.openai.com/v1/chat/completions"),
+            ("openai", "/v1/chat/completions", "https://api.openai.com/v1/chat/completions"),
+            ("groq", "chat/completions", "https://api.groq.com/openai/v1/chat/completions"),
+            ("deepseek", "anthropic/v1/messages", "https://api.deepseek.com/anthropic/v1/messages"),
+            ("openai", "v10/x", "https://api.openai.com/v1/v10/x"),
+        ] {
+            assert_eq!(url(slug, path, None).as_deref(), Some(expected));
+        }
+        assert_eq!(url("openai", "models", Some("a=b")).unwrap(), "https://api.openai.com/v1/models?a=b");
+        for path in ["../x", "a/%2e%2E/x", "a/./b"] {
+            assert_eq!(url("openai", path, None), None, "{path}");
+        }
+    }
+
+    #[test]
+    fn keys_take_turns_by_their_weights() {
+        let key = |secret: &str, weight| ProviderKey { secret: secret.to_owned(), weight };
+        let wishes = Wishes { keys: vec![key("a", 2), key("b", 1)], ..Wishes::default() };
+        let provider = configured("anthropic", wishes);
+        let turns: Vec<_> = (0..6).map(|_| provider.next_key().unwrap().clone()).collect();
+        assert_eq!(turns, ["a", "a", "b", "a", "a", "b"]);
+        assert_eq!(configured("openai", Wishes::default()).next_key(), None);
+    }
+
+    #[test]
+    fn a_provider_of_ones_own_needs_an_address() {
+        let error = Configured::new("custom-x", Wishes::default()).unwrap_err();
+        assert_eq!(error.to_string(), "provider custom-x needs a base-url");
+        assert!(matches!(Configured::new("nobody", Wishes::default()), Err(ProviderError::Unknown(_))));
+        for url in ["example.com", "ftp://x/", "https://", "https://x/?q=1"] {
+            let wishes = Wishes { base_url: Some(url.to_owned()), ..Wishes::default() };
+            assert!(
+                matches!(Configured::new("custom-x", wishes), Err(ProviderError::Address { .. })),
+                "{url}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_model_goes_to_its_provider_or_to_all_that_list_it() {
+        let lists = |url: &str| Wishes {
+            base_url: Some(url.to_owned()),
+            models: vec!["m".to_owned()],
+            ..Wishes::default()
+        };
+        let wishes = [("vllm", "http://a/v1"), ("custom-b", "http://b/v1")];
+        let wishes = wishes.map(|(slug, url)| (slug.to_owned(), lists(url)));
+        let providers = Providers::new(wishes.into()).unwrap();
+        let of = |model: &'static str| {
+            let found = providers.of_model(model);
+            found
+                .into_iter()
+                .map(|(provider, model)| format!("{} {model}", provider.slug))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(of("openrouter/meta/llama"), ["openrouter meta/llama"]);
+        assert_eq!(of("m"), ["custom-b m", "vllm m"]);
+        assert!(of("meta/llama").is_empty() && of("openai/").is_empty() && of("x").is_empty());
+    }
+
+    #[test]
+    fn a_key_is_not_shown() {
+        assert_eq!(format!("{:?}", ProviderKey { secret: "sk".into(), weight: 3 }), "ProviderKey(weight 3)");
+    }
+}

@@ -1,0 +1,148 @@
+//! The HTTP client that providers are asked with: one pool of connections for all, HTTP/2 where the provider offers it,
+//! bodies in pieces that are never joined.
+//!
+//! A request or an answer that is dropped closes its connection, or its stream of HTTP/2, at once: that is how a client
+//! that left stops the work upstream. Not here: retries (`call/`), and proxies of the environment.
+
+use crate::scan::Pieces;
+use bytes::Bytes;
+use hyper::body::{Body, Frame, Incoming, SizeHint};
+use hyper::http::{Request, Response};
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+use rustls::{ClientConfig, RootCertStore};
+use std::convert::Infallible;
+use std::error::Error as _;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+/// Longest time to a connection.
+const CONNECT: Duration = Duration::from_secs(10);
+
+/// How long a connection may rest in the pool; most servers wait for a minute or more.
+const IDLE: Duration = Duration::from_secs(50);
+
+/// A connection that has been silent for so long is asked whether it is still there.
+const PROBE: Duration = Duration::from_secs(30);
+
+/// Connections that rest for one provider.
+const IDLE_MAX: usize = 256;
+
+/// A body that is sent in pieces.
+#[derive(Debug)]
+pub struct Sent {
+    pieces: std::vec::IntoIter<Bytes>,
+    left: u64,
+}
+
+impl From<Pieces> for Sent {
+    fn from(pieces: Pieces) -> Self {
+        Self { left: pieces.len() as u64, pieces: pieces.0.into_iter() }
+    }
+}
+
+impl Body for Sent {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let piece = self.pieces.next();
+        self.left -= piece.as_ref().map_or(0, |piece| piece.len() as u64);
+        Poll::Ready(piece.map(|piece| Ok(Frame::data(piece))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.left == 0
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.left)
+    }
+}
+
+/// The client. Clones share its connections.
+#[derive(Clone, Debug)]
+pub struct Upstream(Client<HttpsConnector<HttpConnector>, Sent>);
+
+/// Why nothing came back.
+#[derive(Debug, thiserror::Error)]
+#[error("{}", words(.0))]
+pub struct SendError(#[from] hyper_util::client::legacy::Error);
+
+/// The causes too: the outermost says little.
+fn words(error: &hyper_util::client::legacy::Error) -> String {
+    let mut text = if error.is_connect() { "it cannot be reached".to_owned() } else { error.to_string() };
+    let mut cause = error.source();
+    while let Some(inner) = cause {
+        let inner_text = inner.to_string();
+        if !text.contains(&inner_text) {
+            text = format!("{text}: {inner_text}");
+        }
+        cause = inner.source();
+    }
+    text
+}
+
+impl Upstream {
+    /// With the certificates that this machine trusts.
+    ///
+    /// # Errors
+    /// When the TLS library cannot be set up.
+    pub fn new() -> Result<Self, rustls::Error> {
+        let mut roots = RootCertStore::empty();
+        let found = rustls_native_certs::load_native_certs();
+        roots.add_parsable_certificates(found.certs);
+        if roots.is_empty() {
+            tracing::warn!("this machine trusts no certificates: providers can be asked over http only");
+        }
+        let tls = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+            .with_safe_default_protocol_versions()?
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        let mut http = HttpConnector::new();
+        http.enforce_http(false);
+        http.set_nodelay(true);
+        http.set_connect_timeout(Some(CONNECT));
+        http.set_keepalive(Some(PROBE));
+        let https = HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http().enable_all_versions();
+        let client = Client::builder(TokioExecutor::new())
+            .pool_idle_timeout(IDLE)
+            .pool_max_idle_per_host(IDLE_MAX)
+            .pool_timer(TokioTimer::new())
+            .timer(TokioTimer::new())
+            .http2_adaptive_window(true)
+            .http2_keep_alive_interval(PROBE)
+            .build(https.wrap_connector(http));
+        Ok(Self(client))
+    }
+
+    /// Sends a request; resolves with the head of the answer.
+    ///
+    /// # Errors
+    /// When no head came.
+    pub async fn send(&self, request: Request<Sent>) -> Result<Response<Incoming>, SendError> {
+        Ok(self.0.request(request).await?)
+    }
+}
+
+/// The next bytes of an answer's body.
+pub(crate) async fn chunk(body: &mut Incoming) -> Option<Result<Bytes, hyper::Error>> {
+    loop {
+        match poll_fn(|context| Pin::new(&mut *body).poll_frame(context)).await? {
+            Err(error) => return Some(Err(error)),
+            Ok(frame) => {
+                if let Ok(data) = frame.into_data() {
+                    return Some(Ok(data));
+                }
+            }
+        }
+    }
+}
