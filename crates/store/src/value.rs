@@ -37,17 +37,6 @@ impl<T: Into<Self>> From<Option<T>> for Value {
     }
 }
 
-impl rusqlite::ToSql for Value {
-    fn to_sql(&self) -> rusqlite::Result<rusqlite::types::ToSqlOutput<'_>> {
-        use rusqlite::types::{ToSqlOutput, ValueRef};
-        Ok(ToSqlOutput::Borrowed(match self {
-            Self::Null => ValueRef::Null,
-            Self::Integer(number) => ValueRef::Integer(*number),
-            Self::Text(text) => ValueRef::Text(text.as_bytes()),
-        }))
-    }
-}
-
 /// One row of an answer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Row(pub(crate) Vec<Value>);

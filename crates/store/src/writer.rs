@@ -1,20 +1,26 @@
-//! The thread that writes. It takes what waits, does it in one transaction, commits, and only then tells who asked.
+//! The thread that writes. It takes what waits, has the database do it in one transaction, and then tells who asked.
 //!
-//! Invariant: a job is told that it succeeded only after the transaction that holds it was committed. Each job stands
-//! between a savepoint and its release, so that one that fails, or panics, undoes itself alone.
+//! Invariant: a job is told that it succeeded only after the transaction that holds it was committed. One that fails, or
+//! panics, is undone alone. Not here: the transaction, which each database has its own way to hold.
 
 use crate::Error;
-use crate::connection::{Connection, Work};
-use rusqlite::TransactionBehavior;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use crate::work::{Statements, Work};
+use std::sync::mpsc as blocking;
 use std::thread::JoinHandle;
 use tokio::sync::{mpsc, oneshot};
 
 /// Jobs of one commit: enough to share its cost, few enough that nobody waits long.
 const GROUP: usize = 64;
 
+/// What writes.
+pub(crate) trait Database {
+    /// Does a group of jobs and commits them; gives what became of each, in their order.
+    fn write(&mut self, group: &mut [Box<dyn Job>]) -> Vec<Result<(), Error>>;
+}
+
 pub(crate) trait Job: Send {
-    fn run(&mut self, work: &Work<'_>) -> Result<(), Error>;
+    /// At most once.
+    fn run(&mut self, statements: &dyn Statements) -> Result<(), Error>;
     /// Tells who asked; an error goes before what `run` gave.
     fn answer(self: Box<Self>, outcome: Result<(), Error>);
 }
@@ -33,9 +39,9 @@ impl<T, F> Asked<T, F> {
 }
 
 impl<T: Send, F: FnOnce(&Work<'_>) -> Result<T, Error> + Send> Job for Asked<T, F> {
-    fn run(&mut self, work: &Work<'_>) -> Result<(), Error> {
+    fn run(&mut self, statements: &dyn Statements) -> Result<(), Error> {
         let Some(asked) = self.work.take() else { return Err(Error::Closed) };
-        self.result = Some(asked(work)?);
+        self.result = Some(Work::run(statements, asked)?);
         Ok(())
     }
 
@@ -54,12 +60,26 @@ pub(crate) struct Writer {
 }
 
 impl Writer {
-    pub(crate) fn start(connection: Connection, queue: usize) -> Result<Self, Error> {
+    /// Starts the thread and opens the database on it, which is waited for.
+    pub(crate) fn start<D: Database>(
+        queue: usize,
+        open: impl FnOnce() -> Result<D, Error> + Send + 'static,
+    ) -> Result<Self, Error> {
         let (sender, receiver) = mpsc::channel(queue);
+        let (opened, open_told) = blocking::sync_channel(1);
+        let work = move || match open() {
+            Ok(database) => {
+                // Whoever waits for it cannot have gone.
+                let _ = opened.send(Ok(()));
+                run(database, receiver);
+            }
+            Err(error) => drop(opened.send(Err(error))),
+        };
         let thread = std::thread::Builder::new()
             .name("store".to_owned())
-            .spawn(move || run(connection, receiver))
+            .spawn(work)
             .map_err(|error| Error::Failed(error.to_string()))?;
+        open_told.recv().unwrap_or(Err(Error::Closed))?;
         Ok(Self { queue: Some(sender), thread: Some(thread) })
     }
 
@@ -79,58 +99,13 @@ impl Drop for Writer {
     }
 }
 
-fn run(mut connection: Connection, mut queue: mpsc::Receiver<Box<dyn Job>>) {
+fn run(mut database: impl Database, mut queue: mpsc::Receiver<Box<dyn Job>>) {
     let mut group = Vec::with_capacity(GROUP);
     while queue.blocking_recv_many(&mut group, GROUP) > 0 {
-        write(&mut connection, &mut group);
-    }
-}
-
-/// Does a group of jobs and tells them.
-fn write(connection: &mut Connection, group: &mut Vec<Box<dyn Job>>) {
-    let mut outcomes = Vec::with_capacity(group.len());
-    let committed = commit(connection, group, &mut outcomes);
-    for (number, job) in group.drain(..).enumerate() {
-        let own = outcomes.get_mut(number).map_or(Ok(()), |outcome| std::mem::replace(outcome, Ok(())));
-        let shared = committed.as_ref().copied().map_err(same);
-        job.answer(own.and(shared));
-    }
-}
-
-fn commit(
-    connection: &mut Connection,
-    group: &mut [Box<dyn Job>],
-    outcomes: &mut Vec<Result<(), Error>>,
-) -> Result<(), Error> {
-    let mut transaction = connection.0.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    for job in group {
-        let savepoint = transaction.savepoint()?;
-        let done = catch_unwind(AssertUnwindSafe(|| job.run(&Work(&savepoint))));
-        // The panic hook has logged the cause.
-        let done = done.unwrap_or(Err(Error::Closed));
-        let kept = done.is_ok();
-        if savepoint.is_autocommit() {
-            // Some faults, such as a full disk, undo the whole transaction at once.
-            return Err(done.err().unwrap_or(Error::Closed));
-        }
-        if kept {
-            savepoint.commit()?;
-        } else {
-            savepoint.finish()?;
-        }
-        outcomes.push(done);
-    }
-    Ok(transaction.commit()?)
-}
-
-/// The same error again, for each of the jobs that it hit.
-fn same(error: &Error) -> Error {
-    match error {
-        Error::Full => Error::Full,
-        Error::Busy => Error::Busy,
-        Error::Closed => Error::Closed,
-        Error::Open { .. } | Error::Newer { .. } | Error::Undone(_) | Error::Failed(_) => {
-            Error::Failed(error.to_string())
+        let outcomes = database.write(&mut group);
+        assert_eq!(outcomes.len(), group.len(), "each job has one outcome");
+        for (job, outcome) in group.drain(..).zip(outcomes) {
+            job.answer(outcome);
         }
     }
 }

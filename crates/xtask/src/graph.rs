@@ -16,8 +16,8 @@ const ALLOWED: &[(&str, &[&str], &[&str])] = &[
     ("models", &["device", "base"], &["kernels"]),
     ("engine", &["models", "device", "base"], &["kernels"]),
     ("serving", &["engine", "models", "kernels", "device", "tokenizer", "protocol", "base"], &[]),
-    ("store", &["base"], &[]),
-    ("gateway", &["store", "protocol", "base"], &[]),
+    ("store", &["base"], &["testdb"]),
+    ("gateway", &["store", "protocol", "base"], &["testdb"]),
     (
         "hearth",
         &[
@@ -32,8 +32,9 @@ const ALLOWED: &[(&str, &[&str], &[&str])] = &[
             "protocol",
             "base",
         ],
-        &[],
+        &["testdb"],
     ),
+    ("testdb", &[], &[]),
     ("xtask", &[], &[]),
 ];
 
