@@ -9,5 +9,6 @@ pub mod kept;
 pub mod metrics;
 pub(crate) mod peer;
 pub mod pull;
+pub mod state;
 pub mod store;
 pub mod suggest;

@@ -501,3 +501,45 @@ fn packed_weights_are_kept_unless_that_is_off_and_pruned_when_their_model_is_gon
     assert!(prune(&[]).contains("freed"));
     assert_eq!(files(), 0);
 }
+
+#[test]
+fn two_servers_on_one_database_go_on_from_each_others_responses() {
+    let test = "two_servers_on_one_database_go_on_from_each_others_responses";
+    let Some(server) = testdb::Server::shared(test) else { return };
+    let database = server.database();
+    let (data, other_data) = (folder(), folder());
+    let script = data.path().join("script.json");
+    std::fs::write(&script, r#"{"turns": [{"text": "one"}, {"text": "two"}]}"#).expect("write");
+    let model = format!("agent=script:{}", script.display());
+    let args = ["--model", &model, "--database", &database];
+    let ((_one, one), (_other, other)) = (serve(&data, &args), serve(&other_data, &args));
+    let mut body = serde_json::json!({"model": "agent", "input": "first"});
+    let first = json(&post(&one, "/v1/responses", &body));
+    body["previous_response_id"] = first["id"].clone();
+    let second = json(&post(&other, "/v1/responses", &body));
+    assert_eq!(second["output"][0]["content"][0]["text"], "two", "{second}");
+    let id = second["id"].as_str().expect("an id");
+    let items = json(&get(&one, &format!("/v1/responses/{id}/input_items")));
+    assert_eq!(items["data"].as_array().map(Vec::len), Some(3), "{items}");
+    assert!(!data.path().join("hearth.db").exists(), "nothing is kept in the folder");
+}
+
+#[test]
+fn a_database_that_cannot_be_used_ends_the_start_and_its_password_is_not_told() {
+    let data = folder();
+    // Nothing is there to connect to; that it may come is waited for, but not for a folder.
+    let url = format!(
+        "postgres://me:s3cret@/d?host={}&sslmode=verify-full&sslrootcert=/none",
+        data.path().display()
+    );
+    for url in [url.as_str(), "postgres://me:s3cret@localhost:none/d"] {
+        let output = hearth(data.path())
+            .args(["serve", "--listen", "127.0.0.1:0", "--threads", "1"])
+            .env("HEARTH_DATABASE", url)
+            .output()
+            .expect("hearth runs");
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1));
+        assert!(error.contains("database") && !error.contains("s3cret"), "{error}");
+    }
+}

@@ -14,6 +14,7 @@ use crate::http::{self, ModelHealth, ModelState, Status};
 use crate::kept::{Kept, Limits};
 use crate::metrics;
 use crate::pull::{self, Progress};
+use crate::state;
 use anyhow::{Context, bail};
 use base::{Clock, SystemClock};
 use protocol::{Backend, ModelTask};
@@ -147,15 +148,17 @@ pub(super) fn backend(local: &Arc<Local>) -> Arc<dyn Backend> {
     Arc::clone(local) as Arc<dyn Backend>
 }
 
-/// The store of responses. A server that cannot write its data folder serves all that needs none.
+/// The store of responses. A server that cannot write its data folder serves all that needs none; one that was given a
+/// database does not start without it, since others count on finding there what it keeps.
 fn keep(settings: &Settings) -> anyhow::Result<Kept> {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
     let limits = Limits { retention: settings.responses_retention, size: settings.responses_size };
     if limits.retention.is_zero() {
         return Ok(Kept::nothing("responses-retention is 0", clock));
     }
-    match Kept::open(&settings.data_dir, limits, Arc::clone(&clock)) {
-        Ok(kept) => Ok(kept),
+    match state::open(settings) {
+        Ok(store) => Ok(Kept::new(store, limits, clock)),
+        Err(error) if settings.database.is_some() => Err(error.into()),
         Err(error @ store::Error::Newer { .. }) => Err(error.into()),
         Err(error) => {
             style::warn(&format!("responses are not kept: {error}"));

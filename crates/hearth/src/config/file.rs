@@ -7,6 +7,9 @@ use std::path::{Path, PathBuf};
 /// The file's name.
 pub const NAME: &str = "hearth.toml";
 
+/// Keys whose values are never shown.
+const SECRETS: [&str; 2] = ["api-key", "database"];
+
 /// What is wrong with a file.
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
@@ -93,10 +96,8 @@ pub fn read(path: &Path) -> Result<Layer, FileError> {
 /// # Errors
 /// When it has a fault.
 pub fn parse(text: &str, path: &Path) -> Result<Layer, FileError> {
-    let malformed = |error: toml::de::Error| FileError::Malformed {
-        path: path.to_owned(),
-        message: error.to_string().trim_end().to_owned(),
-    };
+    let malformed =
+        |error: toml::de::Error| FileError::Malformed { path: path.to_owned(), message: shown(&error, text) };
     let table = toml::de::DeTable::parse(text).map_err(malformed)?;
     for key in table.get_ref().keys() {
         let name: &str = key.get_ref();
@@ -114,4 +115,15 @@ pub fn parse(text: &str, path: &Path) -> Result<Layer, FileError> {
         }
     }
     toml::from_str(text).map_err(malformed)
+}
+
+/// What is told of a fault: with the line as it stands, unless the line holds a secret.
+fn shown(error: &toml::de::Error, text: &str) -> String {
+    let at = error.span().map_or(text.len(), |span| span.start.min(text.len()));
+    let number = text.as_bytes()[..at].iter().filter(|byte| **byte == b'\n').count();
+    let line = text.lines().nth(number).unwrap_or_default();
+    if SECRETS.iter().any(|key| line.contains(key)) {
+        return format!("line {}: {}", number + 1, error.message());
+    }
+    error.to_string().trim_end().to_owned()
 }

@@ -9,8 +9,8 @@ mod values;
 
 pub(crate) use values::RawPrice;
 pub use values::{
-    ApiKey, Count, DEFAULT_PORT, KvType, Listen, ModelArg, Quantize, Size, StepTimeArg, Switch, Target,
-    Threads,
+    ApiKey, Count, DEFAULT_PORT, DatabaseUrl, KvType, Listen, ModelArg, Quantize, Size, StepTimeArg, Switch,
+    Target, Threads,
 };
 
 use base::{Bytes, Tokens};
@@ -91,13 +91,18 @@ pub struct Layer {
     #[arg(long, value_name = "SIZE", env = "HEARTH_RESPONSES_SIZE", hide_env_values = true)]
     pub responses_size: Option<Size>,
 
+    /// Postgres database for state, which several servers may share, as postgres://USER:PASSWORD@HOST/DATABASE (the
+    /// environment keeps it out of the process list) [default: a file in the data folder]
+    #[arg(long, value_name = "URL", env = "HEARTH_DATABASE", hide_env_values = true)]
+    pub database: Option<DatabaseUrl>,
+
     /// Folder for models and state; a global flag, so not declared here.
     #[arg(skip)]
     pub data_dir: Option<PathBuf>,
 }
 
 /// The keys of `hearth.toml`, as its reader compares them; a test holds them to [`Layer`].
-const KEYS: [&str; 17] = [
+const KEYS: [&str; 18] = [
     "models",
     "listen",
     "api-key",
@@ -114,6 +119,7 @@ const KEYS: [&str; 17] = [
     "shutdown-limit",
     "responses-retention",
     "responses-size",
+    "database",
     "data-dir",
 ];
 
@@ -138,6 +144,7 @@ impl Layer {
             shutdown_limit: self.shutdown_limit.or(lower.shutdown_limit),
             responses_retention: self.responses_retention.or(lower.responses_retention),
             responses_size: self.responses_size.or(lower.responses_size),
+            database: self.database.or(lower.database),
             data_dir: self.data_dir.or(lower.data_dir),
         }
     }
@@ -178,6 +185,8 @@ pub struct Settings {
     pub responses_retention: Duration,
     /// Room for kept responses.
     pub responses_size: Bytes,
+    /// Where state lies; `None` is a file in the data folder.
+    pub database: Option<store::Address>,
     /// Folder for models and state.
     pub data_dir: PathBuf,
 }
@@ -193,6 +202,9 @@ pub enum SettingsError {
     /// Neither a home folder nor a wish.
     #[error("there is no home folder; say where models may lie with --data-dir or HEARTH_DATA_DIR")]
     NoDataDir,
+    /// What should name a database does not.
+    #[error("--database (HEARTH_DATABASE, `database` in hearth.toml): {0}")]
+    Database(String),
     /// Two models under one name.
     #[error("two models would answer to {0:?}; give one of them another name with --model NAME=…")]
     SameName(String),
@@ -215,6 +227,8 @@ impl Settings {
                 return Err(SettingsError::SameName(name));
             }
         }
+        let database = wishes.database.map(|url| url.0.parse()).transpose();
+        let database = database.map_err(|error: store::Error| SettingsError::Database(error.to_string()))?;
         let data_dir = wishes.data_dir.or_else(|| default_data_dir.map(Path::to_owned));
         Ok(Self {
             models,
@@ -233,6 +247,7 @@ impl Settings {
             shutdown_limit: Duration::from_secs(wishes.shutdown_limit.unwrap_or(10)),
             responses_retention: Duration::from_secs(86_400) * wishes.responses_retention.unwrap_or(30),
             responses_size: wishes.responses_size.map_or(Bytes(1 << 30), |size| size.0),
+            database,
             data_dir: data_dir.ok_or(SettingsError::NoDataDir)?,
         })
     }

@@ -76,6 +76,7 @@ fn every_key_of_the_file_is_a_setting_and_every_setting_has_a_key() {
         shutdown-limit = 6
         responses-retention = 7
         responses-size = "8MiB"
+        database = "postgres://u:p@localhost/d"
         data-dir = "/d"
     "#;
     let settings = resolve(parse(text).expect("parses")).expect("resolves");
@@ -105,6 +106,7 @@ fn every_key_of_the_file_is_a_setting_and_every_setting_has_a_key() {
         shutdown_limit: Duration::from_secs(6),
         responses_retention: Duration::from_secs(7 * 86_400),
         responses_size: Bytes(8 << 20),
+        database: Some("postgres://u:p@localhost/d".parse().expect("an address")),
         data_dir: "/d".into(),
     };
     assert_eq!(settings, expected);
@@ -197,6 +199,30 @@ fn the_named_file_counts_then_the_working_folder_then_the_data_folder() {
 fn a_key_is_never_shown() {
     let settings = resolve(flags(&["--api-key", "very-secret"])).expect("resolves");
     assert!(!format!("{settings:?}").contains("very-secret"));
+}
+
+#[test]
+fn a_databases_password_is_never_shown() {
+    let url = "postgres://me:very-secret@localhost/d";
+    let layer = flags(&["--database", url]);
+    let told = format!("{layer:?} {:?}", resolve(layer.clone()).expect("resolves"));
+    assert!(told.contains("localhost") && !told.contains("very-secret"), "{told}");
+    for wrong in ["postgres://me:very-secret@localhost:port/d", "mysql://me:very-secret@h/d", "very-secret"] {
+        let error = resolve(flags(&["--database", wrong])).expect_err("refused").to_string();
+        assert!(error.contains("--database") && error.contains("postgres://USER"), "{error}");
+        assert!(!error.contains("very-secret"), "{error}");
+    }
+    for (broken, line) in [
+        (format!("threads = 1\ndatabase = \"{url}"), "line 2"),
+        (format!("database = \"{url}\" x"), "line 1"),
+        (format!("database = \"{url}\"\ndatabase = \"{url}\""), "line 2"),
+        (format!("database = [\"{url}\"]"), "line 1"),
+        ("api-key = \"very-secret".to_owned(), "line 1"),
+        ("api-key = \"very-secret ü\"".to_owned(), "line 1"),
+    ] {
+        let error = parse(&broken).expect_err("refused");
+        assert!(error.contains(line) && !error.contains("very-secret"), "{error}");
+    }
 }
 
 /// The first TOML block of a document.

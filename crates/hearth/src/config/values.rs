@@ -203,6 +203,32 @@ impl TryFrom<String> for ApiKey {
     }
 }
 
+/// The URL of a database, as it was written: it may hold a password, so it is never shown, and whether it can be used is
+/// found out where no message shows what was given.
+#[derive(Clone, PartialEq, Eq, Deserialize)]
+#[serde(from = "String")]
+pub struct DatabaseUrl(pub(super) String);
+
+impl fmt::Debug for DatabaseUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("DatabaseUrl(…)")
+    }
+}
+
+impl From<String> for DatabaseUrl {
+    fn from(text: String) -> Self {
+        Self(text)
+    }
+}
+
+impl FromStr for DatabaseUrl {
+    type Err = std::convert::Infallible;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Ok(Self(text.to_owned()))
+    }
+}
+
 /// A setting that is on or off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]

@@ -13,13 +13,13 @@ use protocol::{Error, ErrorKind};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 use std::collections::HashMap;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use store::{Part, Row, Store, Work};
 
 /// The tables.
-pub const TABLES: Part = Part { name: "responses", steps: &[include_str!("tables_1.sql")] };
+pub const TABLES: Part =
+    Part { name: "responses", steps: &[include_str!("tables_1.sql"), include_str!("tables_2.sql")] };
 
 /// What a turn costs besides its text, so that many small ones count too.
 const ROW: usize = 512;
@@ -51,9 +51,9 @@ const BRANCHES: &str = "WITH RECURSIVE chain (id, previous) AS (
 )
 DELETE FROM responses_turns WHERE id IN (
     SELECT id FROM (
-        SELECT id, bytes, sum(bytes) OVER (ORDER BY rowid) AS freed FROM responses_turns
+        SELECT id, bytes, sum(bytes) OVER (ORDER BY number) AS freed FROM responses_turns
           WHERE conversation = ?1 AND id NOT IN (SELECT id FROM chain)
-    ) WHERE freed - bytes < ?3
+    ) AS branches WHERE freed - bytes < ?3
 )";
 
 /// How long and how much.
@@ -110,12 +110,10 @@ pub enum History {
 }
 
 impl Kept {
-    /// Opens what is kept in a data folder.
-    ///
-    /// # Errors
-    /// When the store cannot be used.
-    pub fn open(folder: &Path, limits: Limits, clock: Arc<dyn Clock>) -> Result<Self, store::Error> {
-        Ok(Self { store: Ok(Store::open(folder, &[TABLES])?), limits, clock })
+    /// Keeps in a store that has [`TABLES`].
+    #[must_use]
+    pub fn new(store: Store, limits: Limits, clock: Arc<dyn Clock>) -> Self {
+        Self { store: Ok(store), limits, clock }
     }
 
     /// Keeps nothing, for this reason.
@@ -210,7 +208,7 @@ impl Kept {
             let chain =
                 "SELECT coalesce(sum(turns.bytes), 0) FROM chain JOIN responses_turns AS turns USING (id)";
             let mut bytes = sum(&format!("{CHAIN} {chain}"), values)?;
-            for id in single {
+            for id in single.into_iter().filter(|id| can_be(id)) {
                 let values = [id.into(), values[1].clone()];
                 let turn = "SELECT bytes FROM responses_turns WHERE id = ?1 AND salt = ?2";
                 bytes += sum(turn, &values)?;
@@ -256,7 +254,7 @@ impl Kept {
             WHERE turns.id = ?1 AND turns.salt = ?2 AND conversations.used >= ?3";
         let read = self.read("", salt, move |work, values| {
             let mut found = HashMap::new();
-            for id in ids {
+            for id in ids.into_iter().filter(|id| can_be(id)) {
                 let mut values = values.to_vec();
                 values[0] = id.as_str().into();
                 if let Some(row) = work.query(sql, &values)?.first() {
@@ -274,6 +272,9 @@ impl Kept {
     /// When the store fails.
     pub async fn delete(&self, id: &str, salt: Option<&str>) -> Result<bool, Error> {
         let Ok(store) = &self.store else { return Ok(false) };
+        if !can_be(id) {
+            return Ok(false);
+        }
         let values = [id.into(), salted(salt).into()];
         let deleted = store.write(move |work| {
             let sql = "DELETE FROM responses_turns WHERE id = ?1 AND salt = ?2 RETURNING conversation";
@@ -294,6 +295,9 @@ impl Kept {
         read: impl FnOnce(&Work<'_>, &[store::Value]) -> Result<T, store::Error> + Send + 'static,
     ) -> Result<Option<T>, Error> {
         let Ok(store) = &self.store else { return Ok(None) };
+        if !can_be(id) {
+            return Ok(None);
+        }
         let values = [id.into(), salted(salt).into(), self.cutoff().into()];
         let found = store.read(move |work| read(work, &values)).await;
         found.map(Some).map_err(|error| unavailable("Kept responses cannot be read", &error))
@@ -329,8 +333,9 @@ fn insert(work: &Work<'_>, turn: &Turn, now: i64) -> Result<i64, store::Error> {
     let bytes = ROW + texts.iter().map(String::len).sum::<usize>();
     let [input, output, response] = texts.map(store::Value::from);
     work.execute(
-        "INSERT INTO responses_turns (id, conversation, previous, salt, bytes, input, output, response)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
+        "INSERT INTO responses_turns (id, conversation, previous, salt, bytes, input, output, response, number)
+         SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, coalesce(max(number), 0) + 1
+           FROM responses_turns WHERE conversation = ?2",
         &[
             turn.id.as_str().into(),
             conversation.into(),
@@ -389,6 +394,11 @@ fn salted(salt: Option<&str>) -> String {
     })
 }
 
+/// Whether a response can have this id; the store looks for no text with a NUL character.
+fn can_be(id: &str) -> bool {
+    !id.contains('\0')
+}
+
 fn number(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
@@ -401,9 +411,11 @@ fn unavailable(what: &str, error: &store::Error) -> Error {
     };
     // The database's own words are for the log.
     let why = match error {
-        store::Error::Full | store::Error::Busy | store::Error::Closed | store::Error::Undone(_) => {
-            error.to_string()
-        }
+        store::Error::Full
+        | store::Error::Busy
+        | store::Error::Closed
+        | store::Error::Unsure
+        | store::Error::Undone(_) => error.to_string(),
         _ => "the store failed".to_owned(),
     };
     Error::new(kind, format!("{what}: {why}"))

@@ -21,26 +21,83 @@ impl Clock for Stopped {
 
 const DAY: u64 = 86_400;
 
+/// Where a test's databases come from.
+enum Databases {
+    Files,
+    Server(Arc<testdb::Server>),
+}
+
+/// One database.
+enum Place {
+    File(tempfile::TempDir),
+    Server(store::Address),
+}
+
+impl Databases {
+    fn server(test: &str) -> Option<Self> {
+        testdb::Server::shared(test).map(Self::Server)
+    }
+
+    fn fixture(&self, size: u64) -> Fixture {
+        let clock = Arc::new(Stopped(AtomicU64::new(1_000_000_000)));
+        let limits = Limits { retention: Duration::from_secs(30 * DAY), size: Bytes(size) };
+        let place = match self {
+            Self::Files => Place::File(tempfile::tempdir().unwrap()),
+            Self::Server(server) => Place::Server(server.database().parse().unwrap()),
+        };
+        Fixture { place, clock, limits }
+    }
+}
+
 struct Fixture {
-    folder: tempfile::TempDir,
+    place: Place,
     clock: Arc<Stopped>,
     limits: Limits,
 }
 
 impl Fixture {
-    fn new(size: u64) -> Self {
-        let clock = Arc::new(Stopped(AtomicU64::new(1_000_000_000)));
-        let limits = Limits { retention: Duration::from_secs(30 * DAY), size: Bytes(size) };
-        Self { folder: tempfile::tempdir().unwrap(), clock, limits }
-    }
-
     fn open(&self) -> Kept {
-        Kept::open(self.folder.path(), self.limits, Arc::clone(&self.clock) as Arc<dyn Clock>).unwrap()
+        let store = match &self.place {
+            Place::File(folder) => Store::open(folder.path(), &[TABLES]),
+            Place::Server(address) => Store::connect(address, &[TABLES]),
+        };
+        Kept::new(store.unwrap(), self.limits, Arc::clone(&self.clock) as Arc<dyn Clock>)
     }
 
     fn pass(&self, seconds: u64) {
         self.clock.0.fetch_add(seconds, Ordering::SeqCst);
     }
+}
+
+/// Makes a test of each claim for each database.
+macro_rules! on_both {
+    ($($claim:ident)*) => {
+        mod on_sqlite {
+            $(#[tokio::test]
+            async fn $claim() {
+                super::$claim(super::Databases::Files).await;
+            })*
+        }
+        mod on_postgres {
+            $(#[tokio::test]
+            async fn $claim() {
+                let Some(databases) = super::Databases::server(stringify!($claim)) else { return };
+                super::$claim(databases).await;
+            })*
+        }
+    };
+}
+
+on_both! {
+    a_conversation_is_there_after_the_store_was_opened_again
+    a_deleted_turn_is_gone_and_what_follows_it_says_so
+    a_turn_is_found_with_its_own_salt_only
+    a_conversation_lives_from_its_last_turn_on
+    when_room_runs_out_the_conversation_unused_for_longest_goes
+    a_conversation_that_needs_all_room_loses_its_oldest_branches_and_never_gets_more
+    a_sweep_deletes_all_that_expired_however_much
+    the_size_of_what_is_read_is_that_of_its_turns
+    what_one_server_kept_another_goes_on_from
 }
 
 fn turn(id: &str, previous: Option<&str>) -> Turn {
@@ -63,9 +120,8 @@ fn whole(history: History) -> Vec<String> {
     turns.iter().map(|turn| format!("{}>{}", turn.input[0]["in"], turn.output[0]["out"])).collect()
 }
 
-#[tokio::test]
-async fn a_conversation_is_there_after_the_store_was_opened_again() {
-    let fixture = Fixture::new(1 << 20);
+async fn a_conversation_is_there_after_the_store_was_opened_again(databases: Databases) {
+    let fixture = databases.fixture(1 << 20);
     let kept = fixture.open();
     for (id, previous) in [("a", None), ("b", Some("a")), ("other", Some("a")), ("c", Some("b"))] {
         kept.keep(turn(id, previous)).await.unwrap();
@@ -79,9 +135,8 @@ async fn a_conversation_is_there_after_the_store_was_opened_again() {
     assert_eq!(kept.history("nobody", None).await.unwrap(), History::Unknown);
 }
 
-#[tokio::test]
-async fn a_deleted_turn_is_gone_and_what_follows_it_says_so() {
-    let fixture = Fixture::new(1 << 20);
+async fn a_deleted_turn_is_gone_and_what_follows_it_says_so(databases: Databases) {
+    let fixture = databases.fixture(1 << 20);
     let kept = fixture.open();
     kept.keep(turn("a", None)).await.unwrap();
     kept.keep(turn("b", Some("a"))).await.unwrap();
@@ -92,9 +147,8 @@ async fn a_deleted_turn_is_gone_and_what_follows_it_says_so() {
     assert_eq!(kept.history("b", None).await.unwrap(), History::Broken("a".to_owned()));
 }
 
-#[tokio::test]
-async fn a_turn_is_found_with_its_own_salt_only() {
-    let fixture = Fixture::new(1 << 20);
+async fn a_turn_is_found_with_its_own_salt_only(databases: Databases) {
+    let fixture = databases.fixture(1 << 20);
     let kept = fixture.open();
     kept.keep(Turn { salt: Some("s".to_owned()), ..turn("a", None) }).await.unwrap();
     for salt in [None, Some(""), Some("t")] {
@@ -107,9 +161,8 @@ async fn a_turn_is_found_with_its_own_salt_only() {
     assert_eq!(kept.turns(vec!["a".to_owned()], Some("s")).await.unwrap().len(), 1);
 }
 
-#[tokio::test]
-async fn a_conversation_lives_from_its_last_turn_on() {
-    let fixture = Fixture::new(1 << 20);
+async fn a_conversation_lives_from_its_last_turn_on(databases: Databases) {
+    let fixture = databases.fixture(1 << 20);
     let kept = fixture.open();
     kept.keep(turn("a", None)).await.unwrap();
     kept.keep(turn("lone", None)).await.unwrap();
@@ -126,9 +179,8 @@ async fn a_conversation_lives_from_its_last_turn_on() {
     assert_eq!(sizes(&kept).await, (1, one().await));
 }
 
-#[tokio::test]
-async fn when_room_runs_out_the_conversation_unused_for_longest_goes() {
-    let fixture = Fixture::new(3 * one().await as u64);
+async fn when_room_runs_out_the_conversation_unused_for_longest_goes(databases: Databases) {
+    let fixture = databases.fixture(3 * one().await as u64);
     let kept = fixture.open();
     for (id, previous) in [("a", None), ("b", None), ("c", Some("a")), ("d", None)] {
         fixture.pass(1);
@@ -139,9 +191,10 @@ async fn when_room_runs_out_the_conversation_unused_for_longest_goes() {
     assert!(found(&kept, "a").await && found(&kept, "c").await && found(&kept, "d").await);
 }
 
-#[tokio::test]
-async fn a_conversation_that_needs_all_room_loses_its_oldest_branches_and_never_gets_more() {
-    let fixture = Fixture::new(3 * one().await as u64);
+async fn a_conversation_that_needs_all_room_loses_its_oldest_branches_and_never_gets_more(
+    databases: Databases,
+) {
+    let fixture = databases.fixture(3 * one().await as u64);
     let kept = fixture.open();
     kept.keep(turn("other", None)).await.unwrap();
     for (id, previous) in [("a", None), ("b", Some("a")), ("c", Some("a")), ("d", Some("a"))] {
@@ -158,9 +211,8 @@ async fn a_conversation_that_needs_all_room_loses_its_oldest_branches_and_never_
     assert!(!found(&kept, "f").await);
 }
 
-#[tokio::test]
-async fn a_sweep_deletes_all_that_expired_however_much() {
-    let fixture = Fixture::new(1 << 20);
+async fn a_sweep_deletes_all_that_expired_however_much(databases: Databases) {
+    let fixture = databases.fixture(1 << 20);
     let kept = fixture.open();
     for number in 0..=2 * BATCH {
         kept.keep(turn(&number.to_string(), None)).await.unwrap();
@@ -170,9 +222,8 @@ async fn a_sweep_deletes_all_that_expired_however_much() {
     assert_eq!(sizes(&kept).await, (0, 0));
 }
 
-#[tokio::test]
-async fn the_size_of_what_is_read_is_that_of_its_turns() {
-    let fixture = Fixture::new(1 << 20);
+async fn the_size_of_what_is_read_is_that_of_its_turns(databases: Databases) {
+    let fixture = databases.fixture(1 << 20);
     let kept = fixture.open();
     for (id, previous) in [("a", None), ("b", Some("a")), ("o", Some("a"))] {
         kept.keep(turn(id, previous)).await.unwrap();
@@ -213,37 +264,85 @@ async fn sizes(kept: &Kept) -> (i64, i64) {
 
 /// Bytes of one turn with an id of one character or so.
 async fn one() -> i64 {
-    let fixture = Fixture::new(1 << 20);
+    let fixture = Databases::Files.fixture(1 << 20);
     let kept = fixture.open();
     kept.keep(turn("new", None)).await.unwrap();
     sizes(&kept).await.1
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(24))]
-    #[test]
-    fn whatever_happens_the_size_is_right_and_bounded(ops in prop::collection::vec(any::<(u8, u8)>(), 1..40)) {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(async {
-            let size = 6 * one().await;
-            let fixture = Fixture::new(size.unsigned_abs());
-            let kept = fixture.open();
-            for (number, (what, which)) in ops.into_iter().enumerate() {
-                let named = (number > 0).then(|| format!("{}", usize::from(which) % number));
-                match what % 4 {
-                    0 => kept.keep(turn(&number.to_string(), None)).await.unwrap(),
-                    // A conversation that fills all the room cannot grow.
-                    1 => drop(kept.keep(turn(&number.to_string(), named.as_deref())).await),
-                    2 => {
-                        if let Some(id) = named {
-                            kept.delete(&id, None).await.unwrap();
-                            assert!(!found(&kept, &id).await);
-                        }
-                    }
-                    _ => fixture.pass(u64::from(which) * 7200),
+async fn what_one_server_kept_another_goes_on_from(databases: Databases) {
+    let fixture = databases.fixture(1 << 20);
+    let (one, other) = (fixture.open(), fixture.open());
+    one.keep(turn("a", None)).await.unwrap();
+    other.keep(turn("b", Some("a"))).await.unwrap();
+    assert_eq!(whole(one.history("b", None).await.unwrap()).len(), 2);
+    assert!(other.delete("a", None).await.unwrap());
+    assert!(!found(&one, "a").await);
+}
+
+#[tokio::test]
+async fn turns_kept_by_an_earlier_version_stay_in_their_order() {
+    let folder = tempfile::tempdir().unwrap();
+    let first = Part { steps: &TABLES.steps[..1], ..TABLES };
+    let store = Store::open(folder.path(), &[first]).unwrap();
+    let insert = store.write(|work| {
+        work.execute("INSERT INTO responses_conversations (used) VALUES (1000000000)", &[])?;
+        for id in ["c", "a", "b"] {
+            let sql = "INSERT INTO responses_turns (id, conversation, salt, bytes, input, output, response)
+                VALUES (?1, 1, '', 1, '[]', '[]', '{}')";
+            work.execute(sql, &[id.into()])?;
+        }
+        Ok(())
+    });
+    insert.await.unwrap();
+    drop(store);
+    let store = Store::open(folder.path(), &[TABLES]).unwrap();
+    let rows = store.read(|work| work.query("SELECT id FROM responses_turns ORDER BY number", &[])).await;
+    let rows = rows.unwrap();
+    assert_eq!(rows.iter().map(|row| row.text(0).unwrap()).collect::<Vec<_>>(), ["c", "a", "b"]);
+}
+
+async fn the_size_is_right_and_bounded_after(ops: Vec<(u8, u8)>, databases: &Databases) {
+    let size = 6 * one().await;
+    let fixture = databases.fixture(size.unsigned_abs());
+    let kept = fixture.open();
+    for (number, (what, which)) in ops.into_iter().enumerate() {
+        let named = (number > 0).then(|| format!("{}", usize::from(which) % number));
+        match what % 4 {
+            0 => kept.keep(turn(&number.to_string(), None)).await.unwrap(),
+            // A conversation that fills all the room cannot grow.
+            1 => drop(kept.keep(turn(&number.to_string(), named.as_deref())).await),
+            2 => {
+                if let Some(id) = named {
+                    kept.delete(&id, None).await.unwrap();
+                    assert!(!found(&kept, &id).await);
                 }
-                assert!(sizes(&kept).await.1 <= size);
             }
-        });
+            _ => fixture.pass(u64::from(which) * 7200),
+        }
+        assert!(sizes(&kept).await.1 <= size);
     }
+}
+
+fn run(test: impl Future<Output = ()>) {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(test);
+}
+
+fn ops() -> impl Strategy<Value = Vec<(u8, u8)>> {
+    prop::collection::vec(any::<(u8, u8)>(), 1..40)
+}
+
+#[test]
+fn whatever_happens_the_size_is_right_and_bounded() {
+    proptest!(ProptestConfig::with_cases(24), |(ops in ops())| {
+        run(the_size_is_right_and_bounded_after(ops, &Databases::Files));
+    });
+}
+
+#[test]
+fn whatever_happens_the_size_is_right_and_bounded_in_postgres_too() {
+    let Some(databases) = Databases::server("whatever_happens") else { return };
+    proptest!(ProptestConfig::with_cases(8), |(ops in ops())| {
+        run(the_size_is_right_and_bounded_after(ops, &databases));
+    });
 }

@@ -12,7 +12,8 @@ const PATH: &str = "/v1/responses";
 async fn server(folder: &TempDir) -> Server {
     let limits = Limits { retention: Duration::from_secs(86_400), size: base::Bytes(1 << 30) };
     let clock = Arc::new(base::SystemClock::default());
-    Server::keeping(Config::default(), Kept::open(folder.path(), limits, clock).unwrap()).await
+    let store = store::Store::open(folder.path(), &[crate::kept::TABLES]).unwrap();
+    Server::keeping(Config::default(), Kept::new(store, limits, clock)).await
 }
 
 fn body(input: impl Into<Value>, more: Value) -> String {
