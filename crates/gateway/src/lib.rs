@@ -15,6 +15,7 @@ pub mod ledger;
 pub mod price;
 pub mod provider;
 pub mod scan;
+pub mod secret;
 mod settings;
 pub mod sse;
 pub mod upstream;

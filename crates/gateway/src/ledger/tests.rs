@@ -1,5 +1,7 @@
 //! Entries over a real store: each ends once, whatever happens.
 
+mod postgres;
+
 use super::*;
 use crate::price::{CustomCost, Price, Rates};
 use crate::tests::{Hand, gateway, new_key};
