@@ -3,6 +3,7 @@
 //! The front of the HTTP server makes a [`Caller`] and puts it into the request's extensions; everything behind reads
 //! it there. It holds nothing secret.
 
+use crate::price::CustomCost;
 use serde_json::{Map, Value};
 use std::fmt;
 use std::sync::Arc;
@@ -34,12 +35,37 @@ pub struct Caller {
     pub gateway: Arc<str>,
     /// What the caller wants to find the request by.
     pub metadata: Metadata,
+    /// What the caller says that the request costs.
+    pub custom_cost: Option<CustomCost>,
+}
+
+impl Caller {
+    /// What separates the caller's prefixes and kept answers from those of others: the account, and within it the salt
+    /// that the request brings. The default account's own salts stay what they are, and none of them can be mistaken
+    /// for another account: no account's id begins with the character that stands before it.
+    #[must_use]
+    pub fn salt(&self, salt: Option<&str>) -> Option<String> {
+        const MARK: char = '\u{1}';
+        match (&*self.account, salt) {
+            (DEFAULT, None) => None,
+            (DEFAULT, Some(salt)) if salt.starts_with(MARK) => Some(format!("{MARK}{MARK}{salt}")),
+            (DEFAULT, Some(salt)) => Some(salt.to_owned()),
+            (account, None) => Some(format!("{MARK}{account}")),
+            (account, Some(salt)) => Some(format!("{MARK}{account}{MARK}{salt}")),
+        }
+    }
 }
 
 impl Default for Caller {
     /// The caller of a server without keys.
     fn default() -> Self {
-        Self { account: DEFAULT.into(), key: None, gateway: DEFAULT.into(), metadata: Metadata::default() }
+        Self {
+            account: DEFAULT.into(),
+            key: None,
+            gateway: DEFAULT.into(),
+            metadata: Metadata::default(),
+            custom_cost: None,
+        }
     }
 }
 
@@ -58,7 +84,10 @@ impl Metadata {
             object
                 .into_iter()
                 .filter(|(key, value)| {
-                    !key.starts_with("cf.") && (value.is_string() || value.is_number() || value.is_boolean())
+                    // No store keeps a text with a NUL character.
+                    !key.starts_with("cf.")
+                        && !key.contains('\0')
+                        && (value.is_string() || value.is_number() || value.is_boolean())
                 })
                 .take(ENTRIES)
                 .collect(),
@@ -100,6 +129,27 @@ mod tests {
             r#"{"cf.user":1,"n":null,"l":[1],"o":{},"a":1,"b":2,"c":3,"d":4,"e":5}"#,
             &["a=1", "b=2", "c=3", "d=4", "e=5"],
         );
+    }
+
+    #[test]
+    fn no_two_accounts_or_salts_share_what_separates_them() {
+        let mut seen = std::collections::HashSet::new();
+        for account in [DEFAULT, "a", "b", "ab"] {
+            let caller = Caller { account: account.into(), ..Caller::default() };
+            for salt in [
+                None,
+                Some(""),
+                Some("a"),
+                Some("b"),
+                Some("\u{1}a"),
+                Some("\u{1}a\u{1}b"),
+                Some("\u{1}\u{1}a"),
+            ] {
+                assert!(seen.insert(caller.salt(salt)), "{account} {salt:?}");
+            }
+        }
+        assert_eq!(Caller::default().salt(None), None);
+        assert_eq!(Caller::default().salt(Some("s")), Some("s".to_owned()));
     }
 
     #[test]

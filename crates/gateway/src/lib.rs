@@ -14,6 +14,7 @@ mod key;
 pub mod ledger;
 pub mod price;
 pub mod provider;
+mod rate;
 pub mod scan;
 pub mod secret;
 mod settings;
@@ -48,6 +49,7 @@ struct Inner {
     known: Known,
     ledger: Ledger,
     book: Book,
+    rates: rate::Rates,
 }
 
 impl Gateway {
@@ -59,7 +61,14 @@ impl Gateway {
         let now = account::number(clock.unix_seconds());
         store.write(move |work| account::insert(work, DEFAULT, "Default", now)).await?;
         let ledger = Ledger::new(store.clone(), Arc::clone(&clock));
-        Ok(Self(Arc::new(Inner { store, clock, known: Known::default(), ledger, book })))
+        Ok(Self(Arc::new(Inner {
+            store,
+            clock,
+            known: Known::default(),
+            ledger,
+            book,
+            rates: rate::Rates::default(),
+        })))
     }
 
     /// The ledger.
@@ -76,6 +85,10 @@ impl Gateway {
 
     fn store(&self) -> &Store {
         &self.0.store
+    }
+
+    fn rates(&self) -> &rate::Rates {
+        &self.0.rates
     }
 
     fn now(&self) -> u64 {
@@ -99,9 +112,11 @@ fn unavailable(what: &str, error: &store::Error) -> Error {
         _ => ErrorKind::Unavailable,
     };
     let why = match error {
-        store::Error::Full | store::Error::Busy | store::Error::Closed | store::Error::Undone(_) => {
-            error.to_string()
-        }
+        store::Error::Full
+        | store::Error::Busy
+        | store::Error::Closed
+        | store::Error::Unsure
+        | store::Error::Undone(_) => error.to_string(),
         _ => "the store failed".to_owned(),
     };
     Error::new(kind, format!("{what}: {why}"))

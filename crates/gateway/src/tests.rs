@@ -143,3 +143,18 @@ async fn accounts_have_gateways_of_their_own_and_a_default_one() {
     gateway.delete_gateway("acme", "prod").await.unwrap();
     assert_eq!(ids(gateway.gateways("acme").await.unwrap()), ["default"]);
 }
+
+#[tokio::test]
+async fn a_key_is_told_when_its_next_minute_begins() {
+    let (folder, clock) = (tempfile::tempdir().unwrap(), Hand::new());
+    let gateway = gateway(folder.path(), &clock).await;
+    let limits = Limits { requests_per_minute: Some(2), ..Limits::default() };
+    let (key, _) = gateway.create_key(new_key(limits)).await.unwrap();
+    let (other, _) = gateway.create_key(new_key(limits)).await.unwrap();
+    clock.advance(Duration::from_secs(20));
+    assert!(gateway.count(&key).is_ok() && gateway.count(&key).is_ok() && gateway.count(&other).is_ok());
+    let refused = gateway.count(&key).unwrap_err();
+    assert_eq!((refused.kind, refused.retry_after), (ErrorKind::Overloaded, Some(Duration::from_secs(40))));
+    clock.advance(Duration::from_secs(40));
+    assert!(gateway.count(&key).is_ok());
+}

@@ -7,6 +7,7 @@ pub mod config;
 pub mod http;
 pub mod kept;
 pub mod metrics;
+pub mod moment;
 pub(crate) mod peer;
 pub mod pull;
 pub mod state;

@@ -1,19 +1,47 @@
-//! The store of a server's state: the database that the settings name, else a file in the data folder.
+//! The store of a server's state: the database that is named, else a file in the data folder.
 
-use crate::config::Settings;
 use crate::kept;
-use store::{Part, Store};
+use anyhow::Context;
+use base::SystemClock;
+use gateway::Gateway;
+use gateway::price::{Book, import};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use store::{Address, Part, Store};
 
 /// All that have tables.
-const PARTS: &[Part] = &[kept::TABLES];
+const PARTS: &[Part] = &[kept::TABLES, gateway::TABLES];
 
 /// Opens the store and brings its tables up to date. The thread waits for it.
 ///
 /// # Errors
 /// When the database or the folder cannot be used, or has tables of a newer version.
-pub fn open(settings: &Settings) -> Result<Store, store::Error> {
-    match &settings.database {
+pub fn open(database: Option<&Address>, data_dir: &Path) -> Result<Store, store::Error> {
+    match database {
         Some(address) => Store::connect(address, PARTS),
-        None => Store::open(&settings.data_dir, PARTS),
+        None => Store::open(data_dir, PARTS),
     }
+}
+
+/// The price book: the prices that come with the program, and those of these files over them.
+///
+/// # Errors
+/// When a file cannot be read or is none of prices.
+pub fn prices(files: &[PathBuf]) -> anyhow::Result<Book> {
+    let mut book = Book::shipped();
+    for file in files {
+        let text =
+            std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
+        let imported = import(&text).map_err(anyhow::Error::msg);
+        book.add(imported.with_context(|| format!("{} is no file of prices", file.display()))?);
+    }
+    Ok(book)
+}
+
+/// Accounts, keys, gateways and the ledger of a store.
+///
+/// # Errors
+/// When the store fails.
+pub async fn gateway(store: Store, book: Book) -> Result<Gateway, store::Error> {
+    Gateway::open(store, Arc::new(SystemClock::default()), book).await
 }

@@ -138,3 +138,23 @@ def test_the_binding_gives_the_bare_result(coder):
     assert again.json()["tool_calls"][0]["arguments"] == answer.json()["tool_calls"][0]["arguments"]
     error = httpx.post(f"{coder.base}/run?version=3", headers=headers | {"cf-consn-model-id": "@cf/no/such"}, json=body)
     assert error.status_code == 400 and error.json()["internalCode"] == 5007
+
+
+def test_gateways_are_made_listed_changed_and_removed(cloudflare_client):
+    gateways = cloudflare_client.ai_gateway
+    wish = {"account_id": "default", "cache_invalidate_on_update": True, "cache_ttl": 0, "collect_logs": True,
+            "rate_limiting_interval": 0, "rate_limiting_limit": 0}
+    for id in ("prod", "test"):
+        made = gateways.create(id=id, retry_max_attempts=3, **wish)
+        assert made.id == id and made.retry_max_attempts == 3 and made.created_at.year >= 2026
+    # The client asks for pages until one is empty.
+    assert [g.id for g in gateways.list(account_id="default", per_page=1)] == ["default", "prod", "test"]
+    assert gateways.update(id="prod", retry_backoff="linear", **wish).retry_max_attempts == 3
+    assert gateways.get(id="prod", account_id="default").retry_backoff == "linear"
+    with pytest.raises(cloudflare.BadRequestError) as caught:
+        gateways.update(id="prod", **(wish | {"cache_ttl": 300}))
+    assert "cache_ttl" in str(caught.value)
+    for id in ("prod", "test"):
+        assert gateways.delete(id=id, account_id="default").id == id
+    with pytest.raises(cloudflare.NotFoundError):
+        gateways.get(id="prod", account_id="default")

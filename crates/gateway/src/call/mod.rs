@@ -204,7 +204,6 @@ async fn enter(ledger: Option<&Gateway>, call: &Call, target: &Target) -> Result
         provider: target.provider.slug.to_string(),
         model: target.model.clone(),
         price: ledger.price(&target.provider.slug, &target.model).cloned(),
-        custom: None,
         most: target.most,
     };
     ledger.enter(opening).await.map(Some)

@@ -30,15 +30,13 @@ pub struct Opening {
     pub model: String,
     /// Its price, where there is one.
     pub price: Option<Price>,
-    /// What the caller says that it costs.
-    pub custom: Option<CustomCost>,
     /// The most tokens of prompt and of answer that it can take, where that is known.
     pub most: Option<(u64, u64)>,
 }
 
 impl Opening {
     fn worst(&self) -> Option<NanoUsd> {
-        match &self.custom {
+        match &self.caller.custom_cost {
             Some(CustomCost::Total(total)) => return Some(*total),
             Some(CustomCost::Rates(price)) => Some(price),
             None => self.price.as_ref(),
@@ -48,7 +46,7 @@ impl Opening {
     }
 
     fn cost(&self, usage: Option<&Usage>) -> Option<Cost> {
-        match (&self.custom, &self.price) {
+        match (&self.caller.custom_cost, &self.price) {
             (Some(custom), _) => custom.cost(usage),
             (None, Some(price)) => price.cost(usage?),
             (None, None) => None,
@@ -152,12 +150,15 @@ impl End {
             State::Failed(status) => ("failed", Some(i64::from(status))),
             State::Interrupted => ("interrupted", None),
         };
-        // Another process may have taken this one for dead; it knows better.
-        let sql = "UPDATE gateway_ledger SET state = ?2, ended = ?3, input = ?4, cached_input = ?5, cache_write = ?6,
-            output = ?7, reasoning = ?8, cost = ?9, saved = ?10, status = ?11
-            WHERE request = ?1 AND state IN ('open', 'interrupted')";
+        // Another process may have taken this one for dead; it knows better. Written twice, it changes nothing.
+        let from = if self.state == State::Interrupted { "'open'" } else { "'open', 'interrupted'" };
+        let sql = format!(
+            "UPDATE gateway_ledger SET state = ?2, ended = ?3, input = ?4, cached_input = ?5, cache_write = ?6,
+             output = ?7, reasoning = ?8, cost = ?9, saved = ?10, status = ?11
+             WHERE request = ?1 AND state IN ({from})"
+        );
         let touched = work.execute(
-            sql,
+            &sql,
             &[
                 self.request.as_str().into(),
                 name.into(),
@@ -220,7 +221,7 @@ impl Ledger {
                 model.as_str().into(),
                 created.into(),
                 worst.map(|worst| worst.0).into(),
-                i64::from(opening.custom.is_some()).into(),
+                i64::from(caller.custom_cost.is_some()).into(),
             ],
             metadata: caller
                 .metadata
@@ -247,7 +248,8 @@ impl Ledger {
                 Err(Error::new(ErrorKind::Overloaded, "The budget of this key is spent"))
             }
             Err(error) if must => {
-                entry.ended = true;
+                // Where it is not sure that nothing was written, the entry is interrupted, if it is there.
+                entry.ended = !matches!(error, store::Error::Unsure);
                 Err(unavailable("The request could not be entered in the ledger", &error))
             }
             Err(error) => {

@@ -25,7 +25,6 @@ fn opening(request: &str) -> Opening {
         provider: "openai".to_owned(),
         model: "m".to_owned(),
         price: Some(price()),
-        custom: None,
         most: Some((100, 10)),
     }
 }
@@ -86,8 +85,8 @@ async fn unreported_usage_and_a_missing_price_make_an_unknown_cost_and_not_zero(
 #[tokio::test]
 async fn a_cost_that_the_caller_names_goes_before_the_price() {
     let (_folder, gateway) = started(&Hand::new()).await;
-    let custom = Some(CustomCost::Total(NanoUsd(77)));
-    let entry = gateway.enter(Opening { custom, ..opening("a") }).await.unwrap();
+    let caller = Caller { custom_cost: Some(CustomCost::Total(NanoUsd(77))), ..Caller::default() };
+    let entry = gateway.enter(Opening { caller, ..opening("a") }).await.unwrap();
     entry.settle(Some(USAGE)).await;
     assert_eq!(total(&gateway).await.cost, NanoUsd(77));
 }

@@ -17,6 +17,7 @@ use crate::pull::{self, Progress};
 use crate::state;
 use anyhow::{Context, bail};
 use base::{Clock, SystemClock};
+use gateway::Gateway;
 use protocol::{Backend, ModelTask};
 use serving::{LoadFormat, Local, LocalConfig, ModelSource};
 use std::collections::HashSet;
@@ -26,6 +27,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use store::Store;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -71,9 +73,11 @@ async fn serve(settings: &Settings, catalog: &Catalog, file: Option<&Path>) -> a
         grace: settings.shutdown_limit,
         ..http::Config::default()
     };
-    let kept = keep(settings)?;
+    let store = open_state(settings)?;
+    let kept = keep(settings, store.as_ref());
+    let gateway = start_gateway(settings, store).await?;
     let served = Arc::clone(&status) as Arc<dyn Status>;
-    let server = http::serve(config, backend(&local), served, kept, listener, end);
+    let server = http::serve(config, backend(&local), served, kept, gateway, listener, end);
     let server = tokio::spawn(server);
     let loaded = tokio::select! {
         loaded = load_aside(&local, settings, catalog) => loaded.map(|()| true),
@@ -148,24 +152,54 @@ pub(super) fn backend(local: &Arc<Local>) -> Arc<dyn Backend> {
     Arc::clone(local) as Arc<dyn Backend>
 }
 
-/// The store of responses. A server that cannot write its data folder serves all that needs none; one that was given a
-/// database does not start without it, since others count on finding there what it keeps.
-fn keep(settings: &Settings) -> anyhow::Result<Kept> {
+/// What SQLite's files begin with (<https://sqlite.org/fileformat.html>).
+const SQLITE: &[u8] = b"SQLite format 3\0";
+
+/// The store of all state, or why there is none. A server that cannot write its data folder serves all that needs none;
+/// one that was given a database does not start without it, since others count on finding there what it keeps, and
+/// neither does one whose file may hold keys, which it would not ask for.
+fn open_state(settings: &Settings) -> anyhow::Result<Option<Store>> {
+    let error = match state::open(settings.database.as_ref(), &settings.data_dir) {
+        Ok(store) => return Ok(Some(store)),
+        Err(error) => error,
+    };
+    let may_hold_keys = || {
+        let mut start = [0; SQLITE.len()];
+        let file = std::fs::File::open(settings.data_dir.join(store::FILE));
+        file.and_then(|mut file| io::Read::read_exact(&mut file, &mut start)).is_ok() && start == SQLITE
+    };
+    if settings.database.is_some() || matches!(error, store::Error::Newer { .. }) || may_hold_keys() {
+        return Err(error.into());
+    }
+    style::warn(&format!("nothing is kept, neither responses nor what requests use: {error}"));
+    Ok(None)
+}
+
+/// The store of responses.
+fn keep(settings: &Settings, store: Option<&Store>) -> Kept {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
     let limits = Limits { retention: settings.responses_retention, size: settings.responses_size };
-    if limits.retention.is_zero() {
-        return Ok(Kept::nothing("responses-retention is 0", clock));
-    }
-    match state::open(settings) {
-        Ok(store) => Ok(Kept::new(store, limits, clock)),
-        Err(error) if settings.database.is_some() => Err(error.into()),
-        Err(error @ store::Error::Newer { .. }) => Err(error.into()),
-        Err(error) => {
-            style::warn(&format!("responses are not kept: {error}"));
-            Ok(Kept::nothing("its data folder cannot be used", clock))
-        }
+    match store {
+        _ if limits.retention.is_zero() => Kept::nothing("responses-retention is 0", clock),
+        Some(store) => Kept::new(store.clone(), limits, clock),
+        None => Kept::nothing("its data folder cannot be used", clock),
     }
 }
+
+/// Keys, prices and the ledger.
+async fn start_gateway(settings: &Settings, store: Option<Store>) -> anyhow::Result<Option<Gateway>> {
+    let Some(store) = store else { return Ok(None) };
+    let gateway = state::gateway(store, state::prices(&settings.prices)?).await?;
+    gateway
+        .ledger()
+        .start(&settings.data_dir.join(PROCESSES))
+        .await
+        .context("the ledger cannot be opened")?;
+    Ok(Some(gateway))
+}
+
+/// The folder in which processes that share a ledger find each other.
+const PROCESSES: &str = "processes";
 
 /// The device and everything but models.
 fn start_device(settings: &Settings) -> anyhow::Result<Arc<Local>> {

@@ -83,6 +83,9 @@ pub fn read(path: &Path) -> Result<Layer, FileError> {
     let mut layer = parse(&text, path)?;
     let folder = path.parent().unwrap_or(Path::new(""));
     layer.data_dir = layer.data_dir.map(|data_dir| folder.join(data_dir));
+    for prices in layer.prices.iter_mut().flatten() {
+        *prices = folder.join(&*prices);
+    }
     for model in layer.models.iter_mut().flatten() {
         if let super::Target::Path(target) | super::Target::Script(target) = &mut model.target {
             *target = folder.join(&*target);

@@ -96,13 +96,18 @@ pub struct Layer {
     #[arg(long, value_name = "URL", env = "HEARTH_DATABASE", hide_env_values = true)]
     pub database: Option<DatabaseUrl>,
 
+    /// File of prices that lie over those that come with Hearth, in the form of LiteLLM's
+    /// model_prices_and_context_window.json or of models.dev's api.json. May be given several times, the last on top
+    #[arg(long, value_name = "FILE", env = "HEARTH_PRICES", hide_env_values = true)]
+    pub prices: Option<Vec<PathBuf>>,
+
     /// Folder for models and state; a global flag, so not declared here.
     #[arg(skip)]
     pub data_dir: Option<PathBuf>,
 }
 
 /// The keys of `hearth.toml`, as its reader compares them; a test holds them to [`Layer`].
-const KEYS: [&str; 18] = [
+const KEYS: [&str; 19] = [
     "models",
     "listen",
     "api-key",
@@ -120,6 +125,7 @@ const KEYS: [&str; 18] = [
     "responses-retention",
     "responses-size",
     "database",
+    "prices",
     "data-dir",
 ];
 
@@ -145,6 +151,7 @@ impl Layer {
             responses_retention: self.responses_retention.or(lower.responses_retention),
             responses_size: self.responses_size.or(lower.responses_size),
             database: self.database.or(lower.database),
+            prices: self.prices.or(lower.prices),
             data_dir: self.data_dir.or(lower.data_dir),
         }
     }
@@ -187,6 +194,8 @@ pub struct Settings {
     pub responses_size: Bytes,
     /// Where state lies; `None` is a file in the data folder.
     pub database: Option<store::Address>,
+    /// Files of prices.
+    pub prices: Vec<PathBuf>,
     /// Folder for models and state.
     pub data_dir: PathBuf,
 }
@@ -227,8 +236,7 @@ impl Settings {
                 return Err(SettingsError::SameName(name));
             }
         }
-        let database = wishes.database.map(|url| url.0.parse()).transpose();
-        let database = database.map_err(|error: store::Error| SettingsError::Database(error.to_string()))?;
+        let database = address(wishes.database)?;
         let data_dir = wishes.data_dir.or_else(|| default_data_dir.map(Path::to_owned));
         Ok(Self {
             models,
@@ -248,9 +256,19 @@ impl Settings {
             responses_retention: Duration::from_secs(86_400) * wishes.responses_retention.unwrap_or(30),
             responses_size: wishes.responses_size.map_or(Bytes(1 << 30), |size| size.0),
             database,
+            prices: wishes.prices.unwrap_or_default(),
             data_dir: data_dir.ok_or(SettingsError::NoDataDir)?,
         })
     }
+}
+
+/// Where a database is, when one is named.
+///
+/// # Errors
+/// When the text is no address.
+pub fn address(url: Option<DatabaseUrl>) -> Result<Option<store::Address>, SettingsError> {
+    let address = url.map(|url| url.0.parse()).transpose();
+    address.map_err(|error: store::Error| SettingsError::Database(error.to_string()))
 }
 
 /// `$XDG_DATA_HOME/hearth`, or `~/.local/share/hearth`.

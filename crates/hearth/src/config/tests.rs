@@ -77,6 +77,7 @@ fn every_key_of_the_file_is_a_setting_and_every_setting_has_a_key() {
         responses-retention = 7
         responses-size = "8MiB"
         database = "postgres://u:p@localhost/d"
+        prices = ["/p.json"]
         data-dir = "/d"
     "#;
     let settings = resolve(parse(text).expect("parses")).expect("resolves");
@@ -107,6 +108,7 @@ fn every_key_of_the_file_is_a_setting_and_every_setting_has_a_key() {
         responses_retention: Duration::from_secs(7 * 86_400),
         responses_size: Bytes(8 << 20),
         database: Some("postgres://u:p@localhost/d".parse().expect("an address")),
+        prices: vec!["/p.json".into()],
         data_dir: "/d".into(),
     };
     assert_eq!(settings, expected);

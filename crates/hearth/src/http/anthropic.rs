@@ -18,12 +18,12 @@ const CLAUDE_CODE_SESSION: &str = "x-claude-code-session-id";
 
 /// `POST /v1/messages`.
 pub(super) async fn messages(State(app): State<Arc<App>>, request: Request) -> Answered {
-    let (headers, body) = read(&app, request).await?;
+    let (asking, body) = read(&app, request).await?;
     let asked = body.parse(anthropic::parse).await?;
     let MessagesRequest { mut request, stream, thoughts, layout } = asked;
-    request.session = named_session(&headers).or(request.session);
+    request.session = named_session(&asking.headers).or(request.session);
     let head = Head { id: format!("msg_{}", fresh_id()), model: app.model_id(&request.model), thoughts };
-    let answer = app.backend.generate(request).await;
+    let answer = app.generate(&asking.caller, request).await;
     let mut answer = placed(answer, move |error| layout.locate(located(error, "messages")))?;
     if stream {
         return Ok(sse::response(&app, Dialect::Anthropic, vec![answer], EventWriter::new(head)));

@@ -21,9 +21,9 @@ use std::sync::Arc;
 pub(super) async fn run(State(app): State<Arc<App>>, query: Parameters, request: Request) -> Answered {
     check_query(&parameters(query)?)?;
     let model = model(&app, request.headers())?;
-    let (headers, body) = read(&app, request).await?;
+    let (asking, body) = read(&app, request).await?;
     let inputs = body.parse(binding::parse).await?;
-    answer(&app, &headers, &model, inputs, Form::Binding).await
+    answer(&app, &asking, &model, inputs, Form::Binding).await
 }
 
 /// `GET /run`: a WebSocket is asked for.

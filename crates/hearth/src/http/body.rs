@@ -11,6 +11,7 @@ use axum::extract::Request;
 use axum::http::{HeaderMap, header};
 use bytes::{Bytes, BytesMut};
 use futures::StreamExt;
+use gateway::Caller;
 use protocol::{Error, ErrorKind};
 use std::sync::Arc;
 use std::time::Duration;
@@ -109,11 +110,18 @@ pub(super) async fn aside<T: Send + 'static>(
     }
 }
 
-/// The headers and the whole body.
-pub(super) async fn read(app: &App, request: Request) -> Result<(HeaderMap, Body), Error> {
-    let (parts, body) = request.into_parts();
+/// What stands before a body: the headers, and who asks.
+pub(super) struct Head {
+    pub(super) headers: HeaderMap,
+    pub(super) caller: Caller,
+}
+
+/// The head and the whole body.
+pub(super) async fn read(app: &App, request: Request) -> Result<(Head, Body), Error> {
+    let (mut parts, body) = request.into_parts();
     let body = body_of(&app.config, &app.room, &parts.headers, body.into_data_stream()).await?;
-    Ok((parts.headers, body))
+    let caller = parts.extensions.remove().expect("the front says who asks");
+    Ok((Head { headers: parts.headers, caller }, body))
 }
 
 async fn body_of(

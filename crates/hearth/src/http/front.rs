@@ -2,7 +2,9 @@
 //!
 //! Without a key the server is for this machine only. A web page can make a browser send requests here, under a
 //! name it controls (DNS rebinding) or across origins; such a request shows a foreign `Host` or `Origin` and is
-//! refused. A request without `Host` comes from no browser and passes. With a key the key decides, and names do not.
+//! refused. A request without `Host` comes from no browser and passes. With a key the key decides, and names do not: that
+//! of `--api-key`, which may do everything in every account, or one from the store, which belongs to an account. From
+//! the first key on one is needed, be there an `--api-key` or not.
 
 use super::refusal::{Dialect, Refusal};
 use super::{App, fresh_id, routes};
@@ -12,20 +14,22 @@ use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use futures::FutureExt;
+use gateway::price::CustomCost;
+use gateway::{Caller, DEFAULT, Gateway, Key, Metadata};
 use protocol::{Error, ErrorKind};
 use sha2::{Digest, Sha256};
 use std::net::IpAddr;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
-pub(super) async fn front(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
+pub(super) async fn front(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
     let dialect = Dialect::spoken(request.uri().path(), request.headers());
     let method = request.method().clone();
     let path = request.uri().path().to_owned();
     let route = request.extensions().get::<MatchedPath>().map(|path| path.as_str().to_owned());
     let id = format!("req_{}", fresh_id());
 
-    let admitted = admit(app.config.api_key.as_deref(), &request);
+    let admitted = admit(&app, &mut request, route.as_deref()).await;
     let mut response = match admitted {
         Err(error) => Refusal(error).into_response(),
         Ok(()) => AssertUnwindSafe(next.run(request)).catch_unwind().await.unwrap_or_else(|_| {
@@ -58,33 +62,137 @@ pub(super) async fn front(State(app): State<Arc<App>>, request: Request, next: N
     response
 }
 
-/// Whether a request may come in.
-fn admit(key: Option<&str>, request: &Request) -> Result<(), Error> {
-    match key {
-        None => local(request),
-        Some(_) if routes::OPEN.contains(&request.uri().path()) => Ok(()),
-        Some(key) if has_key(key, request.headers()) => Ok(()),
-        Some(_) => Err(Error::new(
-            ErrorKind::Unauthorized,
-            "No valid API key was given; send it as 'Authorization: Bearer KEY'",
-        )),
+/// Says who asks, for everything behind, or why the request may not come in.
+async fn admit(app: &App, request: &mut Request, route: Option<&str>) -> Result<(), Error> {
+    let mut caller = match &app.gateway {
+        Some(gateway) if gateway.has_keys().await? => keyed(app, Some(gateway), request, route).await?,
+        gateway if app.config.api_key.is_some() => keyed(app, gateway.as_ref(), request, route).await?,
+        _ => {
+            local(request)?;
+            Caller::default()
+        }
+    };
+    let headers = request.headers();
+    if let Some(json) = headers.get(METADATA) {
+        caller.metadata = Metadata::parse(json.to_str().unwrap_or_default());
     }
+    if let Some(json) = headers.get(CUSTOM_COST) {
+        caller.custom_cost = Some(CustomCost::parse(json.to_str().unwrap_or_default())?);
+    }
+    let named = headers.get(GATEWAY).and_then(|id| id.to_str().ok());
+    let in_path = route.filter(|route| !route.starts_with(CONTROL));
+    let in_path = in_path.and_then(|route| parameter(route, request.uri().path(), "{gateway}"));
+    if let (Some(id), Some(gateway)) = (in_path.or(named), &app.gateway) {
+        let found = gateway.gateway(&caller.account, id).await;
+        found.map_err(|error| match error.kind {
+            // What is wrong is the request, not the place it was sent to.
+            ErrorKind::NotFound => Error { kind: ErrorKind::InvalidRequest, ..error.at(GATEWAY) },
+            _ => error,
+        })?;
+        caller.gateway = id.into();
+    }
+    request.extensions_mut().insert(caller);
+    Ok(())
+}
+
+/// Names the gateway that holds for a request.
+const GATEWAY: &str = "cf-aig-gateway-id";
+const METADATA: &str = "cf-aig-metadata";
+const CUSTOM_COST: &str = "cf-aig-custom-cost";
+
+/// Where accounts are managed, which wants a key with that scope.
+const CONTROL: &str = "/client/v4/accounts/{account}/ai-gateway";
+
+/// The caller behind a key. A header that showed a key of ours is taken away: it is nobody else's business, least of
+/// all a provider's.
+async fn keyed(
+    app: &App,
+    gateway: Option<&Gateway>,
+    request: &mut Request,
+    route: Option<&str>,
+) -> Result<Caller, Error> {
+    let path = request.uri().path();
+    let account = route.and_then(|route| parameter(route, path, "{account}")).map(str::to_owned);
+    let open = routes::OPEN.contains(&path);
+    for (header, key) in shown(request.headers()) {
+        if app.config.api_key.as_deref().is_some_and(|ours| is_same(ours, &key)) {
+            request.headers_mut().remove(header);
+            // It manages all accounts, and asks for the one it names, where there is such.
+            let named = match (gateway, account) {
+                (Some(gateway), Some(account)) => {
+                    gateway.check_account(&account).await.ok().map(|()| account)
+                }
+                _ => None,
+            };
+            let account = named.map_or_else(|| DEFAULT.into(), Into::into);
+            return Ok(Caller { account, ..Caller::default() });
+        }
+        let Some(gateway) = gateway else { continue };
+        if let Some(key) = gateway.authenticate(&key).await? {
+            request.headers_mut().remove(header);
+            return allowed(gateway, &key, account.as_deref(), route, open);
+        }
+    }
+    if open {
+        return Ok(Caller::default());
+    }
+    Err(Error::new(
+        ErrorKind::Unauthorized,
+        "No valid API key was given; send it as 'Authorization: Bearer KEY'",
+    ))
+}
+
+/// Holds a key to its account, scopes and rate.
+fn allowed(
+    gateway: &Gateway,
+    key: &Key,
+    account: Option<&str>,
+    route: Option<&str>,
+    open: bool,
+) -> Result<Caller, Error> {
+    let forbidden = |why: String| Err(Error::new(ErrorKind::Forbidden, why));
+    if account.is_some_and(|account| account != key.account) {
+        return forbidden(format!(
+            "This key belongs to the account '{}', not to the one in the path",
+            key.account
+        ));
+    }
+    let manages = route.is_some_and(|route| route.starts_with(CONTROL));
+    let (scope, has) =
+        if manages { ("admin", key.scopes.admin) } else { ("inference", key.scopes.inference) };
+    if !has && !open {
+        return forbidden(format!("This key has no scope '{scope}'"));
+    }
+    if !manages && !open {
+        gateway.count(key)?;
+    }
+    Ok(Caller { account: key.account.as_str().into(), key: Some(key.id.clone()), ..Caller::default() })
+}
+
+/// The segment of a path that stands where the route has this parameter.
+fn parameter<'a>(route: &str, path: &'a str, name: &str) -> Option<&'a str> {
+    route.split('/').zip(path.split('/')).find(|(segment, _)| *segment == name).map(|(_, value)| value)
 }
 
 /// Compares digests, and all of both, so that time tells nothing about the key.
-fn has_key(key: &str, headers: &HeaderMap) -> bool {
-    let wanted = Sha256::digest(key.as_bytes());
-    let matches = |shown: &[u8]| {
-        let difference = wanted.iter().zip(Sha256::digest(shown)).fold(0, |sum, (a, b)| sum | (a ^ b));
-        difference == 0
+fn is_same(ours: &str, shown: &[u8]) -> bool {
+    let wanted = Sha256::digest(ours.as_bytes());
+    wanted.iter().zip(Sha256::digest(shown)).fold(0, |sum, (a, b)| sum | (a ^ b)) == 0
+}
+
+/// What may be a key of ours, and where it stands. One that is meant for us goes before those that may be a provider's.
+fn shown(headers: &HeaderMap) -> Vec<(&'static str, Vec<u8>)> {
+    let value = |name| headers.get(name).map(HeaderValue::as_bytes);
+    let bearer = |name| {
+        let (scheme, rest) = value(name)?.split_at_checked(7)?;
+        scheme.eq_ignore_ascii_case(b"bearer ").then(|| (name, rest.trim_ascii().to_vec()))
     };
-    let bearer = headers.get(header::AUTHORIZATION).and_then(|value| {
-        let (scheme, rest) = value.as_bytes().split_at_checked(7)?;
-        scheme.eq_ignore_ascii_case(b"bearer ").then(|| rest.trim_ascii())
-    });
-    let others =
-        ["x-api-key", "api-key"].into_iter().filter_map(|name| headers.get(name)).map(HeaderValue::as_bytes);
-    bearer.into_iter().chain(others).any(matches)
+    let bare = |name| value(name).map(|value| (name, value.to_vec()));
+    ["cf-aig-authorization", "authorization"]
+        .into_iter()
+        .filter_map(bearer)
+        .chain(["x-api-key", "api-key"].into_iter().filter_map(bare))
+        .collect()
 }
 
 /// Whether a request speaks to this machine by a local name and comes from no other site.
@@ -144,9 +252,9 @@ mod tests {
     #[test]
     fn without_a_key_only_local_names_pass() {
         for host in ["localhost", "LOCALHOST:80", "127.0.0.1:8790", "127.8.8.8", "[::1]:8790", "[::1]"] {
-            assert_eq!(admit(None, &request(&[("host", host)])), Ok(()), "{host}");
+            assert_eq!(local(&request(&[("host", host)])), Ok(()), "{host}");
         }
-        assert_eq!(admit(None, &request(&[])), Ok(()));
+        assert_eq!(local(&request(&[])), Ok(()));
         for host in [
             "example.com",
             "localhost.example.com",
@@ -156,45 +264,54 @@ mod tests {
             "",
             "127.0.0.1.nip.io",
         ] {
-            assert!(admit(None, &request(&[("host", host)])).is_err(), "{host}");
+            assert!(local(&request(&[("host", host)])).is_err(), "{host}");
         }
-        assert!(admit(None, &request(&[("host", "localhost"), ("host", "example.com")])).is_err());
+        assert!(local(&request(&[("host", "localhost"), ("host", "example.com")])).is_err());
     }
 
     #[test]
     fn without_a_key_only_the_servers_own_origin_passes() {
-        let with = |origin: &str| admit(None, &request(&[("host", "localhost:8790"), ("origin", origin)]));
+        let with = |origin: &str| local(&request(&[("host", "localhost:8790"), ("origin", origin)]));
         assert_eq!(with("http://localhost:8790"), Ok(()));
         for origin in
             ["null", "", "https://example.com", "http://localhost:3000", "http://localhost", "file://"]
         {
             assert!(with(origin).is_err(), "{origin}");
         }
-        assert!(admit(None, &request(&[("origin", "http://localhost:8790")])).is_err());
+        assert!(local(&request(&[("origin", "http://localhost:8790")])).is_err());
     }
 
     #[test]
-    fn a_key_is_taken_from_three_headers_and_no_other() {
+    fn a_key_is_taken_from_four_headers_and_no_other() {
+        let has = |name, value| {
+            let request = request(&[(name, value), ("host", "example.com")]);
+            shown(request.headers()).iter().any(|(_, key)| is_same("s3cret", key))
+        };
         for (name, value) in [
             ("authorization", "Bearer s3cret"),
             ("authorization", "bearer  s3cret"),
+            ("cf-aig-authorization", "Bearer s3cret"),
             ("x-api-key", "s3cret"),
             ("api-key", "s3cret"),
         ] {
-            assert_eq!(
-                admit(Some("s3cret"), &request(&[(name, value), ("host", "example.com")])),
-                Ok(()),
-                "{name}"
-            );
+            assert!(has(name, value), "{name}");
         }
         for (name, value) in [
             ("authorization", "s3cret"),
             ("authorization", "Basic s3cret"),
             ("authorization", ""),
+            ("cf-aig-authorization", "s3cret"),
             ("x-api-key", "s3cre"),
             ("x-key", "s3cret"),
         ] {
-            assert!(admit(Some("s3cret"), &request(&[(name, value)])).is_err(), "{name}: {value}");
+            assert!(!has(name, value), "{name}: {value}");
         }
+    }
+
+    #[test]
+    fn a_parameter_is_the_segment_at_its_place() {
+        let route = "/client/v4/accounts/{account}/ai/run/{*model}";
+        assert_eq!(parameter(route, "/client/v4/accounts/acme/ai/run/@cf/a", "{account}"), Some("acme"));
+        assert_eq!(parameter("/v1/chat/completions", "/v1/chat/completions", "{account}"), None);
     }
 }

@@ -1,6 +1,6 @@
 //! The HTTP server: reads requests in the caller's dialect, asks the [`Backend`], writes answers in the same dialect.
 //!
-//! Handlers call nothing but [`Backend`] and [`Status`]. A handler gives back a response or a canonical error; the
+//! Handlers call nothing but [`Backend`] (through `meter.rs`, which enters what is asked in the ledger), [`Gateway`] and [`Status`]. A handler gives back a response or a canonical error; the
 //! error is put into words in one place (`refusal.rs`), in the dialect that the path belongs to. The routes are one
 //! list (`routes.rs`). Not here: TLS, HTTP/2, compression, CORS.
 
@@ -8,6 +8,8 @@ mod anthropic;
 mod binding;
 mod body;
 mod front;
+mod gateways;
+mod meter;
 mod metrics;
 mod openai;
 mod patient;
@@ -26,6 +28,7 @@ pub use status::{ModelHealth, ModelState, Status};
 
 use crate::kept::Kept;
 use base::{Bytes, Clock};
+use gateway::Gateway;
 use protocol::{Backend, Error, ModelInfo, no_such_model};
 use std::sync::Arc;
 use std::time::Duration;
@@ -85,6 +88,8 @@ struct App {
     backend: Arc<dyn Backend>,
     status: Arc<dyn Status>,
     kept: Kept,
+    /// Keys, prices and the ledger; none where the data folder cannot be used.
+    gateway: Option<Gateway>,
     clock: Arc<dyn Clock>,
     metrics: metrics::Metrics,
 }

@@ -15,14 +15,14 @@ use std::sync::Arc;
 /// `POST /v1/chat/completions`.
 pub(super) async fn chat(State(app): State<Arc<App>>, request: Request) -> Answered {
     let dialect = Dialect::of(request.uri().path());
-    let (headers, body) = read(&app, request).await?;
+    let (asking, body) = read(&app, request).await?;
     let mut asked = body.parse(chat::parse).await?;
-    asked.request.session = session(&headers).or(asked.request.session);
+    asked.request.session = session(&asking.headers).or(asked.request.session);
     let form = chat::Asked::from(&asked);
     let head = head(&app, "chatcmpl", &asked.request.model);
     let choices = asked.request.choices;
     let places = asked.places;
-    let answer = app.backend.generate(asked.request).await;
+    let answer = app.generate(&asking.caller, asked.request).await;
     let answer = placed(answer, move |error| places.locate(located(error, "messages")))?;
     if asked.stream {
         return Ok(sse::response(&app, dialect, vec![answer], chat::ChunkWriter::new(head, form)));
@@ -33,16 +33,16 @@ pub(super) async fn chat(State(app): State<Arc<App>>, request: Request) -> Answe
 /// `POST /v1/completions`.
 pub(super) async fn completions(State(app): State<Arc<App>>, request: Request) -> Answered {
     let dialect = Dialect::of(request.uri().path());
-    let (headers, body) = read(&app, request).await?;
+    let (asking, body) = read(&app, request).await?;
     let asked = body.parse(completions::parse).await?;
     let form = completions::Asked::from(&asked);
-    let session = session(&headers);
+    let session = session(&asking.headers);
     let Some(first) = asked.requests.first() else { unreachable!("a completion has at least one prompt") };
     let head = head(&app, "cmpl", &first.model);
     let choices = first.choices;
     let generate = async |request: GenerateRequest| {
         let session = session.clone().or(request.session);
-        let answer = app.backend.generate(GenerateRequest { session, ..request }).await;
+        let answer = app.generate(&asking.caller, GenerateRequest { session, ..request }).await;
         placed(answer, |error| located(error, "prompt"))
     };
     let answers = try_join_all(asked.requests.into_iter().map(generate)).await?;
@@ -57,7 +57,7 @@ pub(super) async fn completions(State(app): State<Arc<App>>, request: Request) -
 
 /// `POST /v1/embeddings`.
 pub(super) async fn embeddings(State(app): State<Arc<App>>, request: Request) -> Answered {
-    let (_, body) = read(&app, request).await?;
+    let (asking, body) = read(&app, request).await?;
     let asked = body.parse(embeddings::parse).await?;
     let model = app.model(&asked.request.model)?;
     if model.task != ModelTask::TextEmbeddings {
@@ -65,7 +65,7 @@ pub(super) async fn embeddings(State(app): State<Arc<App>>, request: Request) ->
         return Err(Error::invalid("model", message).into());
     }
     asked.check_dimensions(&model)?;
-    let vectors = app.backend.embed(asked.request).await.map_err(|error| located(error, "input"))?;
+    let vectors = app.embed(&asking.caller, asked.request).await.map_err(|error| located(error, "input"))?;
     Ok(json(embeddings::list(&model.id, asked.encoding, &vectors)))
 }
 

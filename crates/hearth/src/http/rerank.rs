@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 /// `POST /v1/rerank`, `/v2/rerank` and `/rerank`: Cohere's second version reads the same answer.
 pub(super) async fn rerank(State(app): State<Arc<App>>, request: Request) -> Answered {
-    let (_, body) = read(&app, request).await?;
+    let (asking, body) = read(&app, request).await?;
     let asked = body.parse(rerank::parse).await?;
     let model = app.model(&asked.request.model)?;
     if model.task != ModelTask::Rerank {
@@ -19,6 +19,6 @@ pub(super) async fn rerank(State(app): State<Arc<App>>, request: Request) -> Ans
         return Err(Error::invalid("model", message).into());
     }
     let form = rerank::Form::from(&asked);
-    let scores = app.backend.rerank(asked.request).await.map_err(|error| located(error, "query"))?;
+    let scores = app.rerank(&asking.caller, asked.request).await.map_err(|error| located(error, "query"))?;
     Ok(json(rerank::ranking(&format!("rerank-{}", fresh_id()), &model.id, &form, &scores)))
 }

@@ -9,10 +9,12 @@ use super::openai::{placed, session};
 use super::refusal::{Answered, Dialect, json};
 use super::{App, fresh_id, sse};
 use crate::kept::{History, Items, Turn};
+use axum::Extension;
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, Request, State};
 use futures::StreamExt;
 use futures::future::BoxFuture;
+use gateway::Caller;
 use protocol::openai::Head;
 use protocol::openai::responses::{self, Asked, Responding, place_of, response_id, written_input};
 use protocol::{Delta, Error, ErrorKind, Event, StreamWriter, cut_short};
@@ -33,21 +35,21 @@ fn parameters(path: Named, query: Asking) -> Result<(String, HashMap<String, Str
     Ok((path.remove("id").unwrap_or_default(), query))
 }
 
-/// The salt that a response was made with.
-fn salt(query: &HashMap<String, String>) -> Option<&str> {
-    query.get("cache_salt").map(String::as_str).filter(|salt| !salt.is_empty())
+/// What a response was kept with: the caller's account, and the salt of the request.
+fn salt(caller: &Caller, query: &HashMap<String, String>) -> Option<String> {
+    caller.salt(query.get("cache_salt").map(String::as_str).filter(|salt| !salt.is_empty()))
 }
 
 /// `POST /v1/responses`.
 pub(super) async fn create(State(app): State<Arc<App>>, request: Request) -> Answered {
     let dialect = Dialect::of(request.uri().path());
-    let (headers, body) = read(&app, request).await?;
+    let (asking, body) = read(&app, request).await?;
     let large = body.is_large();
     let asked = body.parse(responses::parse).await?;
     let keep = keeps(&app, asked.store)?;
-    let mut asked = recall(&app, asked, large).await?;
+    let mut asked = recall(&app, &asking.caller, asked, large).await?;
     let mut request = std::mem::take(&mut asked.request);
-    request.session = session(&headers).or(request.session);
+    request.session = session(&asking.headers).or(request.session);
     let head = Head {
         id: response_id(&fresh_id()),
         created: app.clock.unix_seconds(),
@@ -61,7 +63,7 @@ pub(super) async fn create(State(app): State<Arc<App>>, request: Request) -> Ans
         Some(Keeping {
             id: head.id.clone(),
             previous: asked.previous.clone(),
-            salt: request.cache_salt.clone(),
+            salt: asking.caller.salt(request.cache_salt.as_deref()),
             input: if large { aside(written).await? } else { written()? },
             must: asked.store == Some(true),
         })
@@ -71,7 +73,7 @@ pub(super) async fn create(State(app): State<Arc<App>>, request: Request) -> Ans
     let responding = Responding::new(head, std::mem::take(&mut asked.form), count, keep);
     let mut answering = Answering { app: Arc::clone(&app), responding, keeping };
     let stream = asked.stream;
-    let mut answer = placed(app.backend.generate(request).await, move |error| asked.locate(error))?;
+    let mut answer = placed(app.generate(&asking.caller, request).await, move |error| asked.locate(error))?;
     if stream {
         return Ok(sse::settled(&app, dialect, vec![answer], answering));
     }
@@ -104,9 +106,10 @@ fn off(field: &str, why: &str) -> Error {
 
 /// Puts the conversation together, with what is kept of it, which has room as a body has. `large`: it takes long even
 /// without that.
-async fn recall(app: &App, mut asked: Asked, large: bool) -> Result<Asked, Error> {
+async fn recall(app: &App, caller: &Caller, mut asked: Asked, large: bool) -> Result<Asked, Error> {
     const FIELD: &str = "previous_response_id";
-    let salt = asked.request.cache_salt.as_deref();
+    let salt = caller.salt(asked.request.cache_salt.as_deref());
+    let salt = salt.as_deref();
     let places: HashMap<String, (String, usize)> =
         asked.references().filter_map(|id| Some((id.to_owned(), place_of(id)?))).collect();
     let single: HashSet<String> = places.values().map(|(turn, _)| turn.clone()).collect();
@@ -231,36 +234,57 @@ fn not_found(app: &App, id: &str) -> Error {
 }
 
 /// `GET /v1/responses/{id}`.
-pub(super) async fn get(State(app): State<Arc<App>>, path: Named, query: Asking) -> Answered {
+pub(super) async fn get(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    path: Named,
+    query: Asking,
+) -> Answered {
     let (id, query) = parameters(path, query)?;
     if query.get("stream").is_some_and(|stream| stream != "false") {
         let message = "'stream' is not supported here: only responses made in the background can be followed";
         return Err(Error::new(ErrorKind::Unsupported, message).at("stream").into());
     }
-    let response = named(&app, &id, salt(&query)).await?;
+    let response = named(&app, &id, salt(&caller, &query).as_deref()).await?;
     Ok(json(response.to_string()))
 }
 
 /// `DELETE /v1/responses/{id}`.
-pub(super) async fn delete(State(app): State<Arc<App>>, path: Named, query: Asking) -> Answered {
+pub(super) async fn delete(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    path: Named,
+    query: Asking,
+) -> Answered {
     let (id, query) = parameters(path, query)?;
-    if !app.kept.delete(&id, salt(&query)).await? {
+    if !app.kept.delete(&id, salt(&caller, &query).as_deref()).await? {
         return Err(not_found(&app, &id).into());
     }
     Ok(json(value!({"id": id, "object": "response", "deleted": true}).to_string()))
 }
 
 /// `POST /v1/responses/{id}/cancel`. What is kept has ended, so there is nothing to cancel.
-pub(super) async fn cancel(State(app): State<Arc<App>>, path: Named, query: Asking) -> Answered {
+pub(super) async fn cancel(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    path: Named,
+    query: Asking,
+) -> Answered {
     let (id, query) = parameters(path, query)?;
-    named(&app, &id, salt(&query)).await?;
+    named(&app, &id, salt(&caller, &query).as_deref()).await?;
     Err(Error::new(ErrorKind::InvalidRequest, "Cannot cancel a synchronous response.").into())
 }
 
 /// `GET /v1/responses/{id}/input_items`: all that the response was made from, in pages.
-pub(super) async fn input_items(State(app): State<Arc<App>>, path: Named, query: Asking) -> Answered {
+pub(super) async fn input_items(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    path: Named,
+    query: Asking,
+) -> Answered {
     let (id, query) = parameters(path, query)?;
-    let salt = salt(&query);
+    let salt = salt(&caller, &query);
+    let salt = salt.as_deref();
     let limit = match query.get("limit").map(|limit| limit.parse::<usize>()) {
         None => 20,
         Some(Ok(limit @ 1..=100)) => limit,

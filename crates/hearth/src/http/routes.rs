@@ -1,7 +1,9 @@
 //! The routes: one list, from which the router and the page at `/` are made.
 
 use super::refusal::Refusal;
-use super::{App, anthropic, binding, front, openai, rerank, responses, status, tokenize, workers_ai};
+use super::{
+    App, anthropic, binding, front, gateways, openai, rerank, responses, status, tokenize, workers_ai,
+};
 use axum::Router;
 use axum::extract::Request;
 use axum::routing::{MethodRouter, any, get, post};
@@ -147,6 +149,21 @@ pub(super) const ROUTES: &[Route] = &[
         path: "/client/v4/accounts/{account}/ai/v1/models",
         about: "GET   as /v1/models",
         handler: || get(anthropic::models),
+    },
+    Route {
+        path: "/client/v4/accounts/{account}/ai-gateway/gateways",
+        about: "GET   gateways; POST makes one",
+        handler: || get(gateways::list).post(gateways::create),
+    },
+    Route {
+        path: "/client/v4/accounts/{account}/ai-gateway/gateways/{id}",
+        about: "GET   one gateway; PUT changes, DELETE removes it",
+        handler: || get(gateways::get).put(gateways::update).delete(gateways::delete),
+    },
+    Route {
+        path: "/client/v4/accounts/{account}/ai-gateway/usage",
+        about: "GET   what was used and what it cost",
+        handler: || get(gateways::usage),
     },
     Route {
         path: "/run",

@@ -9,6 +9,7 @@ use super::{App, Config, Status, binding, body, routes};
 use crate::kept::Kept;
 use axum::Router;
 use base::SystemClock;
+use gateway::Gateway;
 use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -23,6 +24,9 @@ use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
+
+/// How long the last ends may wait for the store.
+const LEDGER_LIMIT: Duration = Duration::from_secs(5);
 
 /// Pause after a failed accept: most likely there are no more file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -39,6 +43,7 @@ pub async fn serve(
     backend: Arc<dyn Backend>,
     status: Arc<dyn Status>,
     kept: Kept,
+    gateway: Option<Gateway>,
     listener: TcpListener,
     shutdown: impl Future,
 ) -> anyhow::Result<()> {
@@ -48,11 +53,20 @@ pub async fn serve(
         backend,
         status,
         kept,
+        gateway,
         clock: Arc::new(SystemClock::default()),
         metrics: Metrics::default(),
     });
     let sweeping = Arc::clone(&app);
-    let sweeping = tokio::spawn(async move { sweeping.kept.sweep().await });
+    let sweeping = tokio::spawn(async move {
+        let watching = async {
+            match &sweeping.gateway {
+                Some(gateway) => gateway.ledger().watch().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::join!(sweeping.kept.sweep(), watching)
+    });
     let router = routes::router(Arc::clone(&app));
     let (stop, stopped) = watch::channel(());
     let mut connections = JoinSet::new();
@@ -78,6 +92,9 @@ pub async fn serve(
     if tokio::time::timeout(app.config.grace, all_ended).await.is_err() {
         tracing::warn!(count = connections.len(), "connections were cut after the grace time");
         connections.shutdown().await;
+    }
+    if let Some(gateway) = &app.gateway {
+        gateway.ledger().close(LEDGER_LIMIT).await;
     }
     sweeping.abort();
     // The store is closed when the last holder of it is gone.

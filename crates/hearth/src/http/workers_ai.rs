@@ -1,13 +1,13 @@
-//! Workers AI's native routes, and what the AI binding shares with them. The account in the path is not looked at:
-//! there is one.
+//! Workers AI's native routes, and what the AI binding shares with them. The front has looked at the account in the
+//! path.
 
-use super::body::read;
+use super::body::{Head, read};
 use super::openai::{gather, head, located, placed, session};
 use super::refusal::{Answered, Dialect, json};
 use super::{App, sse};
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, Request, State};
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::StatusCode;
 use protocol::openai::chat;
 use protocol::workers_ai::generation::{Shape, TextRequest};
 use protocol::workers_ai::{
@@ -28,17 +28,17 @@ pub(super) async fn run(
 ) -> Answered {
     let Path((_, model)) = path.map_err(|error| Error::new(ErrorKind::RouteNotFound, error.body_text()))?;
     not_queued(query)?;
-    let (headers, body) = read(&app, request).await?;
+    let (asking, body) = read(&app, request).await?;
     let input = body.parse(parse_input).await?;
-    answer(&app, &headers, &model, input, Form::Rest(InputAt::Root)).await
+    answer(&app, &asking, &model, input, Form::Rest(InputAt::Root)).await
 }
 
 /// `POST /ai/run`: the body names the model beside its input.
 pub(super) async fn run_named(State(app): State<Arc<App>>, query: Parameters, request: Request) -> Answered {
     not_queued(query)?;
-    let (headers, body) = read(&app, request).await?;
+    let (asking, body) = read(&app, request).await?;
     let run = body.parse(parse_run).await?;
-    answer(&app, &headers, &run.model, run.input, Form::Rest(InputAt::Field)).await
+    answer(&app, &asking, &run.model, run.input, Form::Rest(InputAt::Field)).await
 }
 
 /// `GET /ai/models/search`.
@@ -103,13 +103,7 @@ impl Form {
 }
 
 /// The model's task decides what an input may be.
-pub(super) async fn answer(
-    app: &Arc<App>,
-    headers: &HeaderMap,
-    model: &str,
-    input: Value,
-    form: Form,
-) -> Answered {
+pub(super) async fn answer(app: &Arc<App>, asking: &Head, model: &str, input: Value, form: Form) -> Answered {
     let info = app.model(model).map_err(|error| {
         let shown: String = model.chars().take(200).collect();
         Error { message: format!("No such model {shown} or task"), ..error }
@@ -117,11 +111,11 @@ pub(super) async fn answer(
     match info.task {
         ModelTask::TextGeneration => {
             let asked = generation::parse(model, input, form.at())?;
-            text(app, headers, asked, form).await
+            text(app, asking, asked, form).await
         }
         ModelTask::Rerank => {
             let rerank::Rerank { request, top, places } = rerank::parse(model, input, form.at())?;
-            let scores = app.backend.rerank(request).await;
+            let scores = app.rerank(&asking.caller, request).await;
             let scores = scores.map_err(|error| told(places.locate(located(error, "query"))))?;
             Ok(json(form.wrap(rerank::result(top, &scores))))
         }
@@ -129,23 +123,23 @@ pub(super) async fn answer(
             let mut places = form.at().places();
             places.input_is("text");
             let request = embeddings::parse(model, input, form.at())?;
-            let vectors = app.backend.embed(request).await;
+            let vectors = app.embed(&asking.caller, request).await;
             let vectors = vectors.map_err(|error| told(places.locate(located(error, "input"))))?;
             Ok(json(form.wrap(embeddings::result(&vectors))))
         }
     }
 }
 
-async fn text(app: &Arc<App>, headers: &HeaderMap, asked: TextRequest, form: Form) -> Answered {
+async fn text(app: &Arc<App>, asking: &Head, asked: TextRequest, form: Form) -> Answered {
     let TextRequest { mut request, stream, include_usage, shape, places } = asked;
-    request.session = session(headers).or(request.session);
+    request.session = session(&asking.headers).or(request.session);
     let format = request.response_format.clone();
     let choices = request.choices;
     let openai = (shape == Shape::OpenAi).then(|| {
         let logprobs = request.logprobs.is_some();
         (head(app, "chatcmpl", &request.model), chat::Asked { choices, logprobs, include_usage })
     });
-    let deltas = app.backend.generate(request).await;
+    let deltas = app.generate(&asking.caller, request).await;
     let deltas = placed(deltas, move |error| told(places.locate(located(error, "messages"))))?;
     Ok(match (stream, openai) {
         (true, None) => sse::response(app, form.dialect(), vec![deltas], generated::FrameWriter::default()),

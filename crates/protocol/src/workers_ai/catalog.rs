@@ -170,7 +170,7 @@ fn uuid_of(name: &str) -> String {
 /// Seconds since 1970 as `2026-02-02 10:00:00.000`, in UTC.
 ///
 /// Days to civil date by Howard Hinnant's algorithm ("chrono-compatible low-level date algorithms").
-pub(crate) fn timestamp(seconds: u64) -> String {
+pub fn timestamp(seconds: u64) -> String {
     let (days, rest) = (seconds / 86_400, seconds % 86_400);
     let z = days + 719_468;
     let era = z / 146_097;

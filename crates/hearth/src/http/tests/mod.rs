@@ -6,6 +6,8 @@ mod anthropic;
 mod binding;
 mod dialects;
 mod faults;
+mod gateways;
+mod metering;
 mod openai;
 mod rerank;
 mod responses;
@@ -16,6 +18,7 @@ use super::{Config, ModelHealth, ModelState, Status, serve};
 use crate::kept::Kept;
 use futures::future::BoxFuture;
 use futures::stream::{self, StreamExt};
+use gateway::Gateway;
 use protocol::{
     Backend, Delta, DeltaStream, EmbeddingInput, EmbeddingRequest, Embeddings, Error, ErrorKind,
     FinishReason, GenerateRequest, Input, Logprobs, ModelInfo, ModelTask, Prompt, RerankRequest, Scores,
@@ -255,6 +258,10 @@ impl Server {
     }
 
     async fn keeping(config: Config, kept: Kept) -> Self {
+        Self::behind(config, kept, None).await
+    }
+
+    async fn behind(config: Config, kept: Kept, gateway: Option<Gateway>) -> Self {
         let fake = Arc::new(Fake {
             models: vec![
                 model("echo", "@cf/test/echo", ModelTask::TextGeneration),
@@ -272,7 +279,7 @@ impl Server {
         let (stop, stopped) = oneshot::channel::<()>();
         let backend = Arc::new(Handle(Arc::clone(&fake)));
         let status = Arc::new(Handle(Arc::clone(&fake)));
-        let running = tokio::spawn(serve(config, backend, status, kept, listener, stopped));
+        let running = tokio::spawn(serve(config, backend, status, kept, gateway, listener, stopped));
         Self { address, fake, stop, running }
     }
 

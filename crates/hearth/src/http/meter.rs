@@ -1,0 +1,144 @@
+//! The one place where handlers ask the [`Backend`](protocol::Backend): what is asked here is entered in the ledger
+//! first, and settled before the last piece of the answer goes on.
+//!
+//! Whoever drops an answer before its end leaves an entry that says it was interrupted: with the tokens of the prompt,
+//! and one token of the answer for each piece that was sent, which is never more than the model made. What an account
+//! computes is cached in a namespace of its own.
+
+use super::{App, fresh_id};
+use futures::StreamExt;
+use futures::stream::unfold;
+use gateway::ledger::{Entry, Opening};
+use gateway::price::Price;
+use gateway::{Caller, Usage};
+use protocol::{
+    Delta, DeltaStream, EmbeddingRequest, Embeddings, Error, GenerateRequest, RerankRequest, Scores,
+    cut_short,
+};
+
+/// The provider of the models that this process runs.
+const LOCAL: &str = "local";
+
+impl App {
+    /// Generates text; see the module.
+    pub(super) async fn generate(
+        &self,
+        caller: &Caller,
+        mut request: GenerateRequest,
+    ) -> Result<DeltaStream, Error> {
+        request.cache_salt = caller.salt(request.cache_salt.as_deref());
+        let answers = (1, request.choices.into(), request.max_tokens);
+        let entry = self.enter(caller, &request.model, answers).await?;
+        match (entry, self.backend.generate(request).await) {
+            (Some(entry), Ok(answer)) => Ok(metered(entry, answer)),
+            (Some(entry), Err(error)) => {
+                entry.fail(error.kind.status()).await;
+                Err(error)
+            }
+            (None, answer) => answer,
+        }
+    }
+
+    /// Computes embeddings.
+    pub(super) async fn embed(
+        &self,
+        caller: &Caller,
+        request: EmbeddingRequest,
+    ) -> Result<Embeddings, Error> {
+        let entry = self.enter(caller, &request.model, (request.inputs.len() as u64, 0, None)).await?;
+        settled(entry, self.backend.embed(request).await, |done| done.prompt_tokens).await
+    }
+
+    /// Scores texts against a query.
+    pub(super) async fn rerank(&self, caller: &Caller, request: RerankRequest) -> Result<Scores, Error> {
+        let entry = self.enter(caller, &request.model, (request.documents.len() as u64, 0, None)).await?;
+        settled(entry, self.backend.rerank(request).await, |done| done.prompt_tokens).await
+    }
+
+    /// Opens an entry; none where there is no ledger, or no such model, which the backend says in its own words.
+    /// `most`: sequences of prompts, and of answers with their longest.
+    async fn enter(
+        &self,
+        caller: &Caller,
+        model: &str,
+        most: (u64, u64, Option<u32>),
+    ) -> Result<Option<Entry>, Error> {
+        let (Some(gateway), Ok(model)) = (&self.gateway, self.model(model)) else { return Ok(None) };
+        let (context, (prompts, answers, longest)) = (u64::from(model.context), most);
+        let opening = Opening {
+            request: fresh_id(),
+            caller: caller.clone(),
+            provider: LOCAL.to_owned(),
+            price: model.price.map(Price::from),
+            most: Some((
+                context.saturating_mul(prompts),
+                longest.map_or(context, u64::from).saturating_mul(answers),
+            )),
+            model: model.id,
+        };
+        gateway.enter(opening).await.map(Some)
+    }
+}
+
+/// Ends the entry of an answer that comes at once.
+async fn settled<T>(
+    entry: Option<Entry>,
+    done: Result<T, Error>,
+    tokens: impl FnOnce(&T) -> u32,
+) -> Result<T, Error> {
+    match (entry, &done) {
+        (Some(entry), Ok(answer)) => {
+            let usage = Usage { input: tokens(answer).into(), ..Usage::default() };
+            entry.settle(Some(usage)).await;
+        }
+        (Some(entry), Err(error)) => entry.fail(error.kind.status()).await,
+        (None, _) => {}
+    }
+    done
+}
+
+/// The same answer, whose entry ends with it.
+fn metered(entry: Entry, answer: DeltaStream) -> DeltaStream {
+    let state = (Some(entry), answer, Usage::default());
+    unfold(state, |(mut entry, mut answer, mut seen)| async move {
+        let Some(open) = entry.as_mut() else {
+            // What ended the entry ends the answer.
+            return answer.next().await.map(|delta| (delta, (entry, answer, seen)));
+        };
+        let delta = answer.next().await;
+        match &delta {
+            Some(Ok(Delta::Usage(usage))) => {
+                if let Some(entry) = entry.take() {
+                    entry.settle(Some((*usage).into())).await;
+                }
+            }
+            Some(Ok(Delta::Started { prompt_tokens, cached_tokens })) => {
+                seen.input = (*prompt_tokens).into();
+                seen.cached_input = Some((*cached_tokens).into());
+                open.see(seen);
+            }
+            Some(Ok(
+                Delta::Text { .. }
+                | Delta::Reasoning { .. }
+                | Delta::ToolCallStart { .. }
+                | Delta::ToolCallArguments { .. },
+            )) => {
+                seen.output += 1;
+                open.see(seen);
+            }
+            Some(Ok(Delta::PromptLogprobs(_) | Delta::MalformedCall { .. } | Delta::Finish { .. })) => {}
+            Some(Err(error)) => {
+                if let Some(entry) = entry.take() {
+                    entry.fail(error.kind.status()).await;
+                }
+            }
+            None => {
+                if let Some(entry) = entry.take() {
+                    entry.fail(cut_short().kind.status()).await;
+                }
+            }
+        }
+        delta.map(|delta| (delta, (entry, answer, seen)))
+    })
+    .boxed()
+}
