@@ -3,14 +3,19 @@
 //! A command gets what it needs through [`Session`] (settings, catalog, an async runtime) and gives back an error in
 //! words, which is printed in one place. Colours appear on terminals only. A closed pipe ends a command quietly.
 
+mod accounts;
 mod bench;
 mod chat;
+mod gateways;
+mod keys;
 mod locate;
+mod managed;
 mod models;
 mod prune;
 mod serve;
 mod style;
 mod tokenize;
+mod usage;
 
 use crate::catalog::Catalog;
 use crate::config::{self, Layer, Settings};
@@ -69,6 +74,14 @@ enum Command {
     Chat(chat::Args),
     /// List, pull, show, remove and prune models
     Models(models::Args),
+    /// Make, list, rotate and revoke API keys
+    Keys(keys::Args),
+    /// Make and list accounts
+    Accounts(accounts::Args),
+    /// Make, list, change and remove gateways
+    Gateways(gateways::Args),
+    /// Show what was used and what it cost
+    Usage(usage::Args),
     /// Show text as the tokens a model sees
     Tokenize(tokenize::Args),
     /// Measure a model file, or a server under load
@@ -99,11 +112,17 @@ impl Session {
         if let Some(data_dir) = &self.data_dir {
             return Ok(data_dir.clone());
         }
-        let default = config::default_data_dir();
+        self.place().map(|(data_dir, _)| data_dir)
+    }
+
+    /// The data folder, and the database that the settings file names.
+    fn place(&self) -> anyhow::Result<(PathBuf, Option<config::DatabaseUrl>)> {
+        let default = self.data_dir.clone().or_else(config::default_data_dir);
         let working_dir = std::env::current_dir().context("the working folder is gone")?;
         let found = config::file::find(self.config.as_deref(), &working_dir, default.as_deref())?;
-        let wished = found.and_then(|(_, layer)| layer.data_dir);
-        wished.or(default).context(config::SettingsError::NoDataDir)
+        let file = found.map(|(_, layer)| layer).unwrap_or_default();
+        let data_dir = self.data_dir.clone().or(file.data_dir).or(default);
+        Ok((data_dir.context(config::SettingsError::NoDataDir)?, file.database))
     }
 
     fn catalog(&self) -> anyhow::Result<Catalog> {
@@ -126,6 +145,10 @@ pub fn main() -> ExitCode {
         Command::Serve(args) => serve::run(&session, *args),
         Command::Chat(args) => chat::run(&session, args),
         Command::Models(args) => models::run(&session, args),
+        Command::Keys(args) => keys::run(&session, args),
+        Command::Accounts(args) => accounts::run(&session, args),
+        Command::Gateways(args) => gateways::run(&session, args),
+        Command::Usage(args) => usage::run(&session, args),
         Command::Tokenize(args) => tokenize::run(&session, args),
         Command::Bench(args) => bench::run(&session, args),
     };
