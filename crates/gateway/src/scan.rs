@@ -47,10 +47,12 @@ pub enum Field {
     Error,
     /// `type`, of an answer.
     Type,
+    /// `object`, of an answer.
+    Object,
 }
 
 /// Every field with its name; the order is that of [`Field`].
-const FIELDS: [(&str, Field); 15] = [
+const FIELDS: [(&str, Field); 16] = [
     ("model", Field::Model),
     ("stream", Field::Stream),
     ("stream_options", Field::StreamOptions),
@@ -66,6 +68,7 @@ const FIELDS: [(&str, Field); 15] = [
     ("usage", Field::Usage),
     ("error", Field::Error),
     ("type", Field::Type),
+    ("object", Field::Object),
 ];
 
 impl Field {

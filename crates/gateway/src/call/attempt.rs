@@ -12,7 +12,7 @@ use crate::upstream::{Sent, Upstream, chunk};
 use bytes::{Bytes, BytesMut};
 use hyper::body::Incoming;
 use hyper::http::response::Parts;
-use hyper::http::{HeaderMap, Request, StatusCode, header};
+use hyper::http::{HeaderMap, Method, Request, StatusCode, header};
 use protocol::{Error, ErrorKind};
 use std::time::Duration;
 use tokio::time::{Instant, timeout, timeout_at};
@@ -95,6 +95,7 @@ pub(super) async fn attempt(
     limit: Duration,
 ) -> Result<Begun, Failed> {
     let deadline = Instant::now() + limit;
+    let asks = request.method() == Method::POST;
     let answered = timeout_at(deadline, upstream.send(request)).await.map_err(|_| Failed::late(limit))?;
     let (head, body) = answered.map_err(|error| Failed::broken(error.to_string()))?.into_parts();
     if !head.status.is_success() {
@@ -111,7 +112,7 @@ pub(super) async fn attempt(
     }
     if is("application/json") {
         let body = whole(body, WHOLE_MAX, target.provider.timeouts.idle).await?;
-        if let Some(fault) = target.dialect.fault_of_body(&body) {
+        if let Some(fault) = target.dialect.fault_of_body(&body).filter(|_| asks) {
             return Err(Failed::fault(&fault, &head, body));
         }
         let reported = target.dialect.usage_of_body(&body);

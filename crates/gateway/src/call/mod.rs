@@ -118,7 +118,11 @@ impl Proxy {
                 resting = Some((slug, resting.map_or(rest, |(_, least)| rest.min(least))));
                 continue;
             }
-            let headers = headers::to_provider(&call.headers, &target.provider, call.key_of)?;
+            let headers = match headers::to_provider(&call.headers, &target.provider, call.key_of) {
+                Ok(headers) => headers,
+                Err(_) if step + 1 < call.targets.len() => continue,
+                Err(error) => return Err(error),
+            };
             let entry = enter(ledger, &call, target).await?;
             let id = entry.as_ref().map(|entry| entry.request().to_owned());
             let attempted = self.attempts(&call, target, &headers).await;

@@ -67,10 +67,13 @@ impl Dialect {
         }
         let scan = match scan(body) {
             Ok(scan) => scan,
+            // JSON too, and for the caller to make sense of.
             Err(_) if body.trim_ascii_start().starts_with(b"[") => return None,
+            Err(_) if body.trim_ascii_start().starts_with(b"\"") => return None,
             Err(error) => return Some(Fault { status: None, message: format!("in the answer, {error}") }),
         };
-        scan.raw(body, Field::Error).map(fault)
+        // A response that failed is an answer, which says why.
+        scan.raw(body, Field::Error).filter(|_| scan.span(Field::Object).is_none()).map(fault)
     }
 }
 
@@ -150,6 +153,9 @@ impl Watcher {
             && let Some(error) = members.raw(&data, Field::Error)
         {
             self.fault = Some(fault(error));
+        }
+        if self.fault.is_none() && sse::name(frame) == Some(openai::FAILED) {
+            self.fault = Some(openai::fault_of_failed(&data));
         }
         if !usage {
             return;

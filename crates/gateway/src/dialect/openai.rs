@@ -11,6 +11,7 @@ use crate::usage::Usage;
 use memchr::memmem;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
+use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 /// Reads a usage object.
@@ -69,9 +70,28 @@ pub(super) fn is_usage_only(data: &[u8]) -> bool {
     serde_json::from_slice::<Chunk>(data).is_ok_and(|chunk| chunk.choices.is_empty())
 }
 
+/// The event with which a response ends that failed.
+pub(super) const FAILED: &[u8] = b"response.failed";
+
+/// The error that such an event holds.
+pub(super) fn fault_of_failed(data: &[u8]) -> super::Fault {
+    #[derive(Deserialize)]
+    struct Event<'a> {
+        #[serde(borrow)]
+        response: Holder<'a>,
+    }
+    #[derive(Deserialize)]
+    struct Holder<'a> {
+        #[serde(borrow)]
+        error: &'a RawValue,
+    }
+    let event = serde_json::from_slice::<Event<'_>>(data);
+    super::fault(event.map_or("null", |event| event.response.error.get()).as_bytes())
+}
+
 /// Whether a frame is the last: `[DONE]`, or the event that ends a response.
 pub(super) fn is_last(frame: &[u8]) -> bool {
-    const ENDS: [&[u8]; 3] = [b"response.completed", b"response.incomplete", b"response.failed"];
+    const ENDS: [&[u8]; 3] = [b"response.completed", b"response.incomplete", FAILED];
     match crate::sse::name(frame) {
         Some(name) => ENDS.contains(&name),
         None => {

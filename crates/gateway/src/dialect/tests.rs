@@ -184,8 +184,13 @@ fn an_error_in_place_of_an_answer_is_seen() {
     assert_eq!(fault(r#"{"error":"no"}"#), told(None, "no"));
     assert_eq!(fault(r#"{"error":null,"choices":[]}"#), None);
     assert_eq!(fault("[1]"), None);
+    assert_eq!(fault(r#"{"object":"response","status":"failed","error":{"code":"server_error"}}"#), None);
     assert_eq!(fault(" "), told(None, "the answer is empty"));
     assert!(fault("<html>").is_some());
+    let mut watcher = Watcher::new(Dialect::OpenAi);
+    let event = r#"{"type":"response.failed","response":{"error":{"code":"server_error","message":"no"},"usage":null}}"#;
+    assert!(watcher.frame(format!("event: response.failed\ndata: {event}\n\n").as_bytes()).last);
+    assert_eq!(watcher.fault().cloned(), told(None, "no"));
     let mut watcher = Watcher::new(Dialect::Anthropic);
     let event = r#"{"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}"#;
     watcher.frame(format!("event: error\ndata: {event}\n\n").as_bytes());
