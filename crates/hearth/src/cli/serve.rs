@@ -18,6 +18,9 @@ use crate::state;
 use anyhow::{Context, bail};
 use base::{Clock, SystemClock};
 use gateway::Gateway;
+use gateway::call::Proxy;
+use gateway::provider::Providers;
+use gateway::upstream::Upstream;
 use protocol::{Backend, ModelTask};
 use serving::{LoadFormat, Local, LocalConfig, ModelSource};
 use std::collections::HashSet;
@@ -71,6 +74,7 @@ async fn serve(settings: &Settings, catalog: &Catalog, file: Option<&Path>) -> a
     let config = http::Config {
         api_key: settings.api_key.as_ref().map(|key| key.secret().to_owned()),
         grace: settings.shutdown_limit,
+        proxy: Some(start_proxy(settings)?),
         ..http::Config::default()
     };
     let store = open_state(settings)?;
@@ -200,6 +204,19 @@ async fn start_gateway(settings: &Settings, store: Option<Store>) -> anyhow::Res
 
 /// The folder in which processes that share a ledger find each other.
 const PROCESSES: &str = "processes";
+
+/// What asks providers.
+fn start_proxy(settings: &Settings) -> anyhow::Result<Arc<Proxy>> {
+    let environment = |name: &str| std::env::var(name).ok();
+    let wishes = settings
+        .providers
+        .iter()
+        .map(|(slug, arg)| Ok((slug.clone(), arg.wishes(slug, environment)?)))
+        .collect::<anyhow::Result<_>>()?;
+    let upstream = Upstream::new().context("TLS cannot be set up")?;
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
+    Ok(Arc::new(Proxy::new(Providers::new(wishes)?, upstream, clock)))
+}
 
 /// The device and everything but models.
 fn start_device(settings: &Settings) -> anyhow::Result<Arc<Local>> {

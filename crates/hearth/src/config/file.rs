@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 /// The file's name.
 pub const NAME: &str = "hearth.toml";
 
-/// Keys whose values are never shown.
-const SECRETS: [&str; 2] = ["api-key", "database"];
+/// Parts of the names of keys whose values are never shown; providers have `keys` with a `key` in each.
+const SECRETS: [&str; 2] = ["key", "database"];
 
 /// What is wrong with a file.
 #[derive(Debug, thiserror::Error)]

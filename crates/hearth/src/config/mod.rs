@@ -5,8 +5,10 @@
 //! default exists. Reading files happens in [`file`]; nothing here reads the environment by itself.
 
 pub mod file;
+mod providers;
 mod values;
 
+pub use providers::{KeyArg, KeyError, ProviderArg, Spoken};
 pub(crate) use values::RawPrice;
 pub use values::{
     ApiKey, Count, DEFAULT_PORT, DatabaseUrl, KvType, Listen, ModelArg, Quantize, Size, StepTimeArg, Switch,
@@ -16,6 +18,7 @@ pub use values::{
 use base::{Bytes, Tokens};
 use serde::Deserialize;
 use serving::{KvFormat, StepTime};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -101,13 +104,17 @@ pub struct Layer {
     #[arg(long, value_name = "FILE", env = "HEARTH_PRICES", hide_env_values = true)]
     pub prices: Option<Vec<PathBuf>>,
 
+    /// Providers by their names; in the file only.
+    #[arg(skip)]
+    pub providers: Option<BTreeMap<String, ProviderArg>>,
+
     /// Folder for models and state; a global flag, so not declared here.
     #[arg(skip)]
     pub data_dir: Option<PathBuf>,
 }
 
 /// The keys of `hearth.toml`, as its reader compares them; a test holds them to [`Layer`].
-const KEYS: [&str; 19] = [
+const KEYS: [&str; 20] = [
     "models",
     "listen",
     "api-key",
@@ -126,6 +133,7 @@ const KEYS: [&str; 19] = [
     "responses-size",
     "database",
     "prices",
+    "providers",
     "data-dir",
 ];
 
@@ -152,6 +160,7 @@ impl Layer {
             responses_size: self.responses_size.or(lower.responses_size),
             database: self.database.or(lower.database),
             prices: self.prices.or(lower.prices),
+            providers: self.providers.or(lower.providers),
             data_dir: self.data_dir.or(lower.data_dir),
         }
     }
@@ -196,6 +205,8 @@ pub struct Settings {
     pub database: Option<store::Address>,
     /// Files of prices.
     pub prices: Vec<PathBuf>,
+    /// Providers by their names.
+    pub providers: BTreeMap<String, ProviderArg>,
     /// Folder for models and state.
     pub data_dir: PathBuf,
 }
@@ -257,6 +268,7 @@ impl Settings {
             responses_size: wishes.responses_size.map_or(Bytes(1 << 30), |size| size.0),
             database,
             prices: wishes.prices.unwrap_or_default(),
+            providers: wishes.providers.unwrap_or_default(),
             data_dir: data_dir.ok_or(SettingsError::NoDataDir)?,
         })
     }

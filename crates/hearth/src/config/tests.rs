@@ -78,6 +78,7 @@ fn every_key_of_the_file_is_a_setting_and_every_setting_has_a_key() {
         responses-size = "8MiB"
         database = "postgres://u:p@localhost/d"
         prices = ["/p.json"]
+        providers = { openai = { models = ["m"] } }
         data-dir = "/d"
     "#;
     let settings = resolve(parse(text).expect("parses")).expect("resolves");
@@ -109,6 +110,10 @@ fn every_key_of_the_file_is_a_setting_and_every_setting_has_a_key() {
         responses_size: Bytes(8 << 20),
         database: Some("postgres://u:p@localhost/d".parse().expect("an address")),
         prices: vec!["/p.json".into()],
+        providers: BTreeMap::from([(
+            "openai".to_owned(),
+            ProviderArg { models: vec!["m".to_owned()], ..ProviderArg::default() },
+        )]),
         data_dir: "/d".into(),
     };
     assert_eq!(settings, expected);

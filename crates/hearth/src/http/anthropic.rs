@@ -3,6 +3,7 @@
 
 use super::body::read;
 use super::openai::{located, placed, session};
+use super::providers::{Task, divert};
 use super::refusal::{Answered, Dialect, json};
 use super::{App, fresh_id, openai, sse};
 use axum::extract::rejection::{PathRejection, QueryRejection};
@@ -19,6 +20,9 @@ const CLAUDE_CODE_SESSION: &str = "x-claude-code-session-id";
 /// `POST /v1/messages`.
 pub(super) async fn messages(State(app): State<Arc<App>>, request: Request) -> Answered {
     let (asking, body) = read(&app, request).await?;
+    if let Some(answer) = divert(&app, &asking, &body, Task::Messages).await? {
+        return Ok(answer);
+    }
     let asked = body.parse(anthropic::parse).await?;
     let MessagesRequest { mut request, stream, thoughts, layout } = asked;
     request.session = named_session(&asking.headers).or(request.session);

@@ -12,6 +12,7 @@ use axum::http::{HeaderMap, header};
 use bytes::{Bytes, BytesMut};
 use futures::StreamExt;
 use gateway::Caller;
+use gateway::scan::{Scan, scan};
 use protocol::{Error, ErrorKind};
 use std::sync::Arc;
 use std::time::Duration;
@@ -74,8 +75,17 @@ pub(super) struct Body {
 }
 
 impl Body {
-    fn bytes(&self) -> &[u8] {
+    pub(super) const fn bytes(&self) -> &Bytes {
         &self.bytes
+    }
+
+    /// Finds the members that a gateway must know, in a large body on a thread that nobody else waits for.
+    pub(super) async fn scan(&self) -> Result<Scan, Error> {
+        if !self.is_large() {
+            return Ok(scan(&self.bytes)?);
+        }
+        let bytes = self.bytes.clone();
+        aside(move || Ok(scan(&bytes)?)).await
     }
 
     /// Parses it, a large one on a thread that nobody else waits for. The room is given back when that is done,

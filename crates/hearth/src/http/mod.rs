@@ -13,6 +13,7 @@ mod meter;
 mod metrics;
 mod openai;
 mod patient;
+mod providers;
 mod refusal;
 mod rerank;
 mod responses;
@@ -29,6 +30,7 @@ pub use status::{ModelHealth, ModelState, Status};
 use crate::kept::Kept;
 use base::{Bytes, Clock};
 use gateway::Gateway;
+use gateway::call::Proxy;
 use protocol::{Backend, Error, ModelInfo, no_such_model};
 use std::sync::Arc;
 use std::time::Duration;
@@ -60,6 +62,8 @@ pub struct Config {
     pub grace: Duration,
     /// Connections open at once; more wait to be accepted.
     pub max_connections: usize,
+    /// What asks providers; none where nobody is asked.
+    pub proxy: Option<Arc<Proxy>>,
 }
 
 impl Default for Config {
@@ -77,6 +81,7 @@ impl Default for Config {
             stream_silence: Duration::from_secs(15),
             grace: Duration::from_secs(10),
             max_connections: 4096,
+            proxy: None,
         }
     }
 }

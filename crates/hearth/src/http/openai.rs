@@ -1,6 +1,7 @@
 //! OpenAI's routes, also under Workers AI's prefix.
 
 use super::body::read;
+use super::providers::{Task, divert};
 use super::refusal::{Answered, Dialect, json};
 use super::{App, fresh_id, sse};
 use axum::extract::rejection::PathRejection;
@@ -16,6 +17,9 @@ use std::sync::Arc;
 pub(super) async fn chat(State(app): State<Arc<App>>, request: Request) -> Answered {
     let dialect = Dialect::of(request.uri().path());
     let (asking, body) = read(&app, request).await?;
+    if let Some(answer) = divert(&app, &asking, &body, Task::Chat).await? {
+        return Ok(answer);
+    }
     let mut asked = body.parse(chat::parse).await?;
     asked.request.session = session(&asking.headers).or(asked.request.session);
     let form = chat::Asked::from(&asked);
@@ -34,6 +38,9 @@ pub(super) async fn chat(State(app): State<Arc<App>>, request: Request) -> Answe
 pub(super) async fn completions(State(app): State<Arc<App>>, request: Request) -> Answered {
     let dialect = Dialect::of(request.uri().path());
     let (asking, body) = read(&app, request).await?;
+    if let Some(answer) = divert(&app, &asking, &body, Task::Completions).await? {
+        return Ok(answer);
+    }
     let asked = body.parse(completions::parse).await?;
     let form = completions::Asked::from(&asked);
     let session = session(&asking.headers);
@@ -58,6 +65,9 @@ pub(super) async fn completions(State(app): State<Arc<App>>, request: Request) -
 /// `POST /v1/embeddings`.
 pub(super) async fn embeddings(State(app): State<Arc<App>>, request: Request) -> Answered {
     let (asking, body) = read(&app, request).await?;
+    if let Some(answer) = divert(&app, &asking, &body, Task::Embeddings).await? {
+        return Ok(answer);
+    }
     let asked = body.parse(embeddings::parse).await?;
     let model = app.model(&asked.request.model)?;
     if model.task != ModelTask::TextEmbeddings {

@@ -36,6 +36,9 @@ const ANTHROPIC_VERSION: &str = "anthropic-version";
 /// The first segments of the AI binding's paths.
 const BINDING: &[&str] = &["ai-api", "ai-gateway", "run", "to-everything"];
 
+/// What stands behind `/v1` in OpenAI's routes that may have more segments.
+const OF_OPENAI: &[&str] = &["models", "responses"];
+
 /// The dialect a path belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Dialect {
@@ -48,6 +51,8 @@ pub(super) enum Dialect {
     Binding,
     /// Anthropic's routes, also under Workers AI.
     Anthropic,
+    /// AI Gateway's routes to providers.
+    AiGateway,
 }
 
 impl Dialect {
@@ -59,6 +64,14 @@ impl Dialect {
             path.strip_prefix("messages").is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
         };
         let Some(rest) = path.strip_prefix("/client/v4") else {
+            // /v1/{account}/{gateway}/{provider}/...
+            let mut segments = path.split('/').skip(2);
+            if path.starts_with("/v1/")
+                && segments.next().is_some_and(|first| !OF_OPENAI.contains(&first))
+                && segments.count() >= 3
+            {
+                return Self::AiGateway;
+            }
             let messages = path.strip_prefix("/v1/").is_some_and(is_messages);
             return if messages { Self::Anthropic } else { Self::OpenAi };
         };
@@ -84,7 +97,7 @@ impl Dialect {
 
     fn status(self, kind: ErrorKind) -> u16 {
         match self {
-            Self::OpenAi | Self::WorkersCompatible => kind.status(),
+            Self::OpenAi | Self::WorkersCompatible | Self::AiGateway => kind.status(),
             Self::WorkersNative | Self::Binding => workers_ai::error::status(kind),
             Self::Anthropic => anthropic::error::status(kind),
         }
@@ -97,13 +110,15 @@ impl Dialect {
             Self::WorkersCompatible => workers_ai::error::body_for_openai_clients(error),
             Self::Binding => workers_ai::error::body_for_binding(error),
             Self::Anthropic => anthropic::error::body(error, Some(request_id)),
+            Self::AiGateway => workers_ai::error::body_for_ai_gateway(error),
         }
     }
 
     /// The data of the last event of a stream that fails: on Workers AI's paths readable for clients of either API.
     pub(super) fn event(self, error: &Error) -> String {
         match self {
-            Self::OpenAi => openai::error::body(error),
+            // Of compat: what streams there is OpenAI's.
+            Self::OpenAi | Self::AiGateway => openai::error::body(error),
             Self::WorkersNative | Self::WorkersCompatible => {
                 workers_ai::error::body_for_openai_clients(error)
             }
@@ -160,6 +175,10 @@ mod tests {
             ("/v1/messagesx", Dialect::OpenAi),
             ("/client/v4/accounts/a/ai/v1/messages/count_tokens", Dialect::Anthropic),
             ("/client/v4/accounts/a/ai/run/messages", Dialect::WorkersNative),
+            ("/v1/acme/default/openai/chat/completions", Dialect::AiGateway),
+            ("/v1/acme/default/openai/models", Dialect::AiGateway),
+            ("/v1/acme/default/openai", Dialect::OpenAi),
+            ("/v1/models/a/b/c", Dialect::OpenAi),
         ] {
             assert_eq!(Dialect::of(path), dialect, "{path}");
         }

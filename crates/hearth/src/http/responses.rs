@@ -6,6 +6,7 @@
 
 use super::body::{Held, aside, read};
 use super::openai::{placed, session};
+use super::providers::{Task, divert};
 use super::refusal::{Answered, Dialect, json};
 use super::{App, fresh_id, sse};
 use crate::kept::{History, Items, Turn};
@@ -44,6 +45,9 @@ fn salt(caller: &Caller, query: &HashMap<String, String>) -> Option<String> {
 pub(super) async fn create(State(app): State<Arc<App>>, request: Request) -> Answered {
     let dialect = Dialect::of(request.uri().path());
     let (asking, body) = read(&app, request).await?;
+    if let Some(answer) = divert(&app, &asking, &body, Task::Responses).await? {
+        return Ok(answer);
+    }
     let large = body.is_large();
     let asked = body.parse(responses::parse).await?;
     let keep = keeps(&app, asked.store)?;

@@ -2,7 +2,8 @@
 
 use super::refusal::Refusal;
 use super::{
-    App, anthropic, binding, front, gateways, openai, rerank, responses, status, tokenize, workers_ai,
+    App, anthropic, binding, front, gateways, openai, providers, rerank, responses, status, tokenize,
+    workers_ai,
 };
 use axum::Router;
 use axum::extract::Request;
@@ -164,6 +165,11 @@ pub(super) const ROUTES: &[Route] = &[
         path: "/client/v4/accounts/{account}/ai-gateway/usage",
         about: "GET   what was used and what it cost",
         handler: || get(gateways::usage),
+    },
+    Route {
+        path: "/v1/{account}/{gateway}/{provider}/{*path}",
+        about: "ANY   AI Gateway: a provider's own API, or compat/chat/completions for every provider",
+        handler: || any(providers::pass),
     },
     Route {
         path: "/run",

@@ -166,6 +166,14 @@ fn read(dialect: Dialect, body: &Value) -> (String, Value) {
             (body["error"]["message"].as_str().unwrap().to_owned(), body["error"]["code"].clone())
         }
         Dialect::WorkersNative => envelope(""),
+        Dialect::AiGateway => {
+            assert_eq!(
+                keys(body),
+                "error errors httpCode internalCode messages name result success",
+                "{body}"
+            );
+            (body["error"][0]["message"].as_str().unwrap().to_owned(), body["internalCode"].clone())
+        }
         Dialect::Binding => {
             assert_eq!(keys(body), "description errors internalCode message name", "{body}");
             (body["description"].as_str().unwrap().to_owned(), body["internalCode"].clone())
@@ -187,7 +195,7 @@ fn refused(route: &Route, reply: &Reply, status: u16, names: [Value; 3], said: &
     let [openai, workers, anthropic] = names;
     let name = match route.dialect {
         Dialect::OpenAi | Dialect::WorkersCompatible => openai,
-        Dialect::WorkersNative | Dialect::Binding => workers,
+        Dialect::WorkersNative | Dialect::Binding | Dialect::AiGateway => workers,
         Dialect::Anthropic => anthropic,
     };
     let (message, found) = read(route.dialect, &body);
@@ -199,7 +207,7 @@ fn refused(route: &Route, reply: &Reply, status: u16, names: [Value; 3], said: &
         Dialect::Anthropic => {
             assert_eq!((body["request_id"].as_str(), reply.header("request-id")), (Some(id), Some(id)));
         }
-        Dialect::OpenAi => {}
+        Dialect::OpenAi | Dialect::AiGateway => {}
         Dialect::WorkersNative | Dialect::WorkersCompatible | Dialect::Binding => {
             assert_eq!(reply.header("cf-ai-req-id"), Some(id));
         }

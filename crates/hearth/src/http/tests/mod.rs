@@ -9,6 +9,7 @@ mod faults;
 mod gateways;
 mod metering;
 mod openai;
+mod providers;
 mod rerank;
 mod responses;
 mod transport;

@@ -1,0 +1,272 @@
+//! Requests that go to a provider: by the model's name on the routes of OpenAI and Anthropic, and on AI Gateway's routes
+//! by the path.
+//!
+//! The client's bytes go on as they came but for a declared list of edits: the model's name without its provider,
+//! `stream_options.include_usage` where a stream tells its usage only then (and the chunk that it adds is taken out again
+//! where the client did not ask for it), and headers (`gateway::call`). A model that an engine here has is never sent
+//! away. Not here: translation; a client's dialect and its provider's must be the same.
+
+use super::App;
+use super::body::{Body, Head, read};
+use super::openai;
+use super::refusal::{Answered, Refusal};
+use axum::body::Body as Sent;
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, HeaderValue, Method, header};
+use axum::response::Response;
+use bytes::Bytes;
+use gateway::call::retry::Policy;
+use gateway::call::{AnswerBody, Call, KeyOf, Proxy, Target};
+use gateway::dialect::Dialect;
+use gateway::provider::Configured;
+use gateway::scan::{Edits, Field, Pieces, Scan};
+use protocol::{Error, ErrorKind};
+use serde_json::{Map, Value};
+use std::borrow::Cow;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Tokens that are set aside for an answer whose length nobody limits.
+const UNLIMITED: u64 = 32_768;
+
+/// What is asked of a model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Task {
+    Chat,
+    Completions,
+    Responses,
+    Embeddings,
+    Messages,
+}
+
+impl Task {
+    /// The path behind a provider's base.
+    const fn path(self) -> &'static str {
+        match self {
+            Self::Chat => "chat/completions",
+            Self::Completions => "completions",
+            Self::Responses => "responses",
+            Self::Embeddings => "embeddings",
+            Self::Messages => "messages",
+        }
+    }
+
+    const fn dialect(self) -> Dialect {
+        match self {
+            Self::Chat | Self::Completions | Self::Responses | Self::Embeddings => Dialect::OpenAi,
+            Self::Messages => Dialect::Anthropic,
+        }
+    }
+
+    /// Whether its streams tell usage only where they are asked to.
+    const fn hides_usage(self) -> bool {
+        matches!(self, Self::Chat | Self::Completions)
+    }
+
+    /// The task of a provider's own path.
+    fn of(path: &str) -> Option<Self> {
+        let path = path.trim_end_matches('/');
+        [Self::Chat, Self::Completions, Self::Responses, Self::Embeddings, Self::Messages]
+            .into_iter()
+            .find(|task| path == task.path() || path.ends_with(&format!("/{}", task.path())))
+    }
+}
+
+/// The answer of a provider to a request whose model names one; nothing where the request is for this server.
+pub(super) async fn divert(
+    app: &App,
+    asking: &Head,
+    body: &Body,
+    task: Task,
+) -> Result<Option<Response>, Error> {
+    let Some(proxy) = &app.config.proxy else { return Ok(None) };
+    let bytes = body.bytes().clone();
+    // What cannot be read is refused by the parser behind, in more words.
+    let Ok(found) = body.scan().await else { return Ok(None) };
+    let Ok(Some(model)) = found.string(&bytes, Field::Model) else { return Ok(None) };
+    if app.model(&model).is_ok() {
+        return Ok(None);
+    }
+    let offers = proxy.providers().of_model(&model);
+    let Some((first, _)) = offers.first() else { return Ok(None) };
+    if !offers.iter().any(|(provider, _)| provider.speaks(task.dialect())) {
+        let (speaks, ask) = match first.dialect {
+            Dialect::OpenAi => ("OpenAI's dialect", "/v1/chat/completions"),
+            Dialect::Anthropic => ("Anthropic's dialect", "/v1/messages"),
+        };
+        let message =
+            format!("{} speaks {speaks} only, and nothing is translated yet; ask it at {ask}", first.slug);
+        return Err(Error::new(ErrorKind::Unsupported, message).at("model"));
+    }
+    let offers = offers.into_iter().filter(|(provider, _)| provider.speaks(task.dialect()));
+    let targets = offers
+        .map(|(provider, name)| {
+            target(provider, name, &model, Some(task), task.path(), None, &bytes, Some(&found))
+        })
+        .collect::<Result<_, _>>()?;
+    ask(app, proxy, asking, Method::POST, targets).await.map(Some)
+}
+
+/// `ANY /v1/{account}/{gateway}/{provider}/{*path}`: AI Gateway's way to a provider, and its `compat`.
+pub(super) async fn pass(State(app): State<Arc<App>>, request: Request) -> Answered {
+    let uri = request.uri().clone();
+    let method = request.method().clone();
+    // As it was sent: a slash that is written %2F is no slash.
+    let mut segments = uri.path().splitn(6, '/').skip(4);
+    let (slug, path) = (segments.next().unwrap_or_default(), segments.next().unwrap_or_default());
+    let (asking, body) = read(&app, request).await?;
+    if slug == "compat" {
+        return compat(app, asking, &body, &uri, path).await;
+    }
+    let Some(proxy) = &app.config.proxy else { return Err(no_provider(slug).into()) };
+    let provider = proxy.providers().get(slug).ok_or_else(|| no_provider(slug))?;
+    let bytes = body.bytes().clone();
+    let found = if is_json(&asking.headers, &bytes) { Some(body.scan().await?) } else { None };
+    let model = match &found {
+        Some(found) => found.string(&bytes, Field::Model).map_err(Error::from)?.map(Cow::into_owned),
+        None => None,
+    };
+    let model = model.unwrap_or_default();
+    let task = Task::of(path);
+    let target =
+        target(Arc::clone(provider), &model, &model, task, path, uri.query(), &bytes, found.as_ref())?;
+    Ok(ask(&app, proxy, &asking, method, vec![target]).await?)
+}
+
+/// `POST /v1/{account}/{gateway}/compat/chat/completions`: OpenAI's dialect in front of every provider, and of the models
+/// here as `workers-ai/MODEL`.
+async fn compat(app: Arc<App>, asking: Head, body: &Body, uri: &axum::http::Uri, path: &str) -> Answered {
+    if path.trim_start_matches("v1/") != Task::Chat.path() {
+        let message = format!("No route for that URI ({})", uri.path());
+        return Err(Refusal(Error::new(ErrorKind::RouteNotFound, message)));
+    }
+    if let Some(answer) = divert(&app, &asking, body, Task::Chat).await? {
+        return Ok(answer);
+    }
+    let bytes = body.bytes().clone();
+    let found = body.scan().await?;
+    let mut edits = Edits::none();
+    if let Some(model) = found.string(&bytes, Field::Model).map_err(Error::from)?
+        && let Some(name) = model.strip_prefix("workers-ai/")
+    {
+        edits.set(&found, Field::Model, &Value::from(name).to_string());
+    }
+    let mut request = Request::new(Sent::from(edits.apply(&bytes).0.concat()));
+    *request.uri_mut() = uri.clone();
+    request.extensions_mut().insert(asking.caller);
+    *request.headers_mut() = asking.headers;
+    request.headers_mut().remove(header::CONTENT_LENGTH);
+    openai::chat(State(app), request).await
+}
+
+fn no_provider(slug: &str) -> Error {
+    let shown: String = slug.chars().take(100).collect();
+    Error::invalid("provider", format!("Invalid provider: there is no {shown:?} here"))
+}
+
+/// Whether a body should be JSON.
+fn is_json(headers: &HeaderMap, body: &[u8]) -> bool {
+    let kind = headers.get(header::CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
+    let says = kind.windows(4).any(|part| part == b"json");
+    !body.is_empty()
+        && (says
+            || (kind.is_empty() || kind.starts_with(b"text/")) && body.trim_ascii_start().starts_with(b"{"))
+}
+
+/// One who may answer, with the body edited for it.
+#[expect(
+    clippy::too_many_arguments,
+    reason = "each is one fact of the request, and the two callers name them all"
+)]
+fn target(
+    provider: Arc<Configured>,
+    model: &str,
+    written: &str,
+    task: Option<Task>,
+    path: &str,
+    query: Option<&str>,
+    bytes: &Bytes,
+    found: Option<&Scan>,
+) -> Result<Target, Error> {
+    let not_there = || Error::new(ErrorKind::RouteNotFound, "This path cannot be sent to a provider");
+    let url = provider.url(path, query).ok_or_else(not_there)?;
+    let mut edits = Edits::none();
+    let mut strip_usage = false;
+    let mut most = None;
+    if let Some(found) = found {
+        if model != written {
+            edits.set(found, Field::Model, &Value::from(model).to_string());
+        }
+        let hides = provider.asks_usage && task.is_some_and(Task::hides_usage);
+        if hides && found.flag(bytes, Field::Stream)? {
+            strip_usage = ask_usage(found, bytes, &mut edits);
+        }
+        most = Some((bytes.len() as u64, longest(found, bytes, task)?));
+    }
+    let body = if found.is_some() { edits.apply(bytes) } else { Pieces::from(bytes.clone()) };
+    let dialect = task.map_or(provider.dialect, Task::dialect);
+    Ok(Target { provider, dialect, model: model.to_owned(), url, body, strip_usage, most })
+}
+
+/// Has a stream tell its usage; whether the client did not ask for that.
+fn ask_usage(found: &Scan, bytes: &Bytes, edits: &mut Edits) -> bool {
+    let options = found.raw(bytes, Field::StreamOptions);
+    let Ok(mut options) = options.map_or(Ok(Map::new()), serde_json::from_slice::<Map<String, Value>>) else {
+        // The provider says what is wrong with it.
+        return false;
+    };
+    if options.get("include_usage") == Some(&Value::Bool(true)) {
+        return false;
+    }
+    options.insert("include_usage".to_owned(), true.into());
+    edits.set(found, Field::StreamOptions, &Value::from(options).to_string());
+    true
+}
+
+/// The most tokens that an answer may have.
+fn longest(found: &Scan, bytes: &Bytes, task: Option<Task>) -> Result<u64, Error> {
+    if task == Some(Task::Embeddings) {
+        return Ok(0);
+    }
+    let mut most = None;
+    for field in [Field::MaxTokens, Field::MaxCompletionTokens, Field::MaxOutputTokens] {
+        most = most.max(found.count(bytes, field)?);
+    }
+    let choices = found.count(bytes, Field::N)?.unwrap_or(1).max(1);
+    Ok(most.unwrap_or(UNLIMITED).saturating_mul(choices))
+}
+
+async fn ask(
+    app: &App,
+    proxy: &Proxy,
+    asking: &Head,
+    method: Method,
+    targets: Vec<Target>,
+) -> Result<Response, Error> {
+    let caller = asking.caller.clone();
+    let mut policy = Policy::default();
+    if let Some(gateway) = &app.gateway
+        && let Ok(named) = gateway.gateway(&caller.account, &caller.gateway).await
+    {
+        let settings = &named.settings;
+        policy.attempts = settings.retry_max_attempts.map_or(policy.attempts, u32::from);
+        policy.delay = settings.retry_delay.map_or(policy.delay, |ms| Duration::from_millis(ms.into()));
+        policy.backoff = settings.retry_backoff.unwrap_or(policy.backoff);
+    }
+    // Who had to show a key here means another one for the provider; else what stands there may be anything.
+    let keyed = caller.key.is_some() || app.config.api_key.is_some();
+    let call = Call {
+        policy: policy.asked(&asking.headers)?,
+        method,
+        headers: asking.headers.clone(),
+        key_of: if keyed { KeyOf::Client } else { KeyOf::Settings },
+        targets,
+        caller,
+    };
+    let (head, body) = proxy.call(app.gateway.as_ref(), call).await?.into_parts();
+    let body = match body {
+        AnswerBody::Whole(body) => Sent::from(body),
+        AnswerBody::Stream(pieces) => Sent::from_stream(pieces),
+    };
+    Ok(Response::from_parts(head, body))
+}

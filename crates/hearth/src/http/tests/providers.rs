@@ -1,0 +1,168 @@
+//! Requests that go to a provider, which is here a second server of the same kind.
+
+use super::*;
+use gateway::call::Proxy;
+use gateway::provider::{Providers, Wishes};
+use gateway::upstream::Upstream;
+use std::collections::BTreeMap;
+
+const PASS: &str = "/v1/default/default/hearth/v1/chat/completions";
+
+/// A server with these providers, each with this server behind.
+async fn before(upstream: &Server, wishes: &[(&str, &[&str])]) -> Server {
+    let wishes = wishes.iter().map(|(slug, models)| {
+        let base_url = Some(format!("http://{}/v1", upstream.address));
+        let models = models.iter().map(|model| (*model).to_owned()).collect();
+        ((*slug).to_owned(), Wishes { base_url, models, ..Wishes::default() })
+    });
+    let providers = Providers::new(wishes.collect::<BTreeMap<_, _>>()).unwrap();
+    let clock = Arc::new(base::SystemClock::default());
+    let proxy = Proxy::new(providers, Upstream::new().unwrap(), clock);
+    Server::with(Config { proxy: Some(Arc::new(proxy)), ..Config::default() }).await
+}
+
+fn asking(model: &str, prompt: &str, more: &str) -> String {
+    chat(prompt, more).replace("\"echo\"", &format!("\"{model}\""))
+}
+
+#[tokio::test]
+async fn a_model_named_with_its_provider_is_answered_there() {
+    let upstream = Server::start().await;
+    let server = before(&upstream, &[("hearth", &[])]).await;
+    let reply = server.post("/v1/chat/completions", asking("hearth/echo", "a b", "")).await;
+    assert_eq!(reply.status, 200, "{reply:?}");
+    assert_eq!(reply.json()["choices"][0]["message"]["content"], "a b");
+    assert_eq!(reply.header("cf-aig-step"), Some("0"));
+    assert_eq!(upstream.seen().model, "echo");
+    assert!(server.fake.requests.lock().unwrap().is_empty());
+    let body = r#"{"model":"hearth/vectors","input":"abc"}"#;
+    assert_eq!(server.post("/v1/embeddings", body).await.json()["data"][0]["embedding"][0], 3.0);
+    let body = r#"{"model":"hearth/echo","prompt":"c d"}"#;
+    assert_eq!(server.post("/v1/completions", body).await.json()["choices"][0]["text"], "c d");
+    let body = r#"{"model":"hearth/echo","input":"e","store":false}"#;
+    assert_eq!(server.post("/v1/responses", body).await.json()["output"][0]["content"][0]["text"], "e");
+    let body = r#"{"model":"hearth/echo","max_tokens":9,"messages":[{"role":"user","content":"f"}]}"#;
+    assert_eq!(server.post("/v1/messages", body).await.json()["content"][0]["text"], "f");
+}
+
+#[tokio::test]
+async fn a_stream_hides_the_usage_that_the_client_did_not_ask_for() {
+    let upstream = Server::start().await;
+    let server = before(&upstream, &[("hearth", &[])]).await;
+    let streamed = async |server: &Server, model: &str, more: &str| {
+        let reply = server.post("/v1/chat/completions", asking(model, "a b", more)).await;
+        let chunks: Vec<Value> =
+            reply.events().iter().filter_map(|data| serde_json::from_str(data).ok()).collect();
+        let usage = chunks.iter().filter(|chunk| chunk["usage"].is_object()).count();
+        assert_eq!(reply.events().last(), Some(&"[DONE]"));
+        (chunks.len(), usage)
+    };
+    let plain = r#","stream":true"#;
+    assert_eq!(streamed(&server, "hearth/echo", plain).await, streamed(&upstream, "echo", plain).await);
+    let asked = r#","stream":true,"stream_options":{"include_usage":true}"#;
+    let (chunks, usage) = streamed(&server, "hearth/echo", asked).await;
+    assert_eq!((chunks, usage), streamed(&upstream, "echo", asked).await);
+    assert_eq!(usage, 1);
+}
+
+#[tokio::test]
+async fn what_an_engine_here_has_is_answered_here() {
+    let upstream = Server::start().await;
+    let server = before(&upstream, &[("hearth", &["echo", "far"])]).await;
+    assert_eq!(server.post("/v1/chat/completions", chat("a", "")).await.status, 200);
+    assert!(upstream.fake.requests.lock().unwrap().is_empty());
+    // One that is listed for a provider goes there by its bare name; there it is not known.
+    let reply = server.post("/v1/chat/completions", asking("far", "a", "")).await;
+    assert_eq!((reply.status, upstream.seen().model.as_str()), (404, "far"));
+    // What no provider has is refused here.
+    let reply = server.post("/v1/chat/completions", asking("nowhere/echo", "a", "")).await;
+    assert_eq!((reply.status, reply.header("cf-aig-step")), (404, None));
+}
+
+#[tokio::test]
+async fn ai_gateways_path_leads_to_the_provider() {
+    let upstream = Server::start().await;
+    let server = before(&upstream, &[("hearth", &[])]).await;
+    let reply = server.post(PASS, chat("a b", "")).await;
+    assert_eq!(reply.json()["choices"][0]["message"]["content"], "a b");
+    let short = server.post(&PASS.replace("/v1/chat", "/chat"), chat("a b", "")).await;
+    assert_eq!(short.status, 200);
+    let models = server.get("/v1/default/default/hearth/v1/models").await;
+    assert_eq!(models.json()["data"][0]["id"], "echo");
+    // What the provider refuses comes back in its words.
+    let reply = server.post(PASS, asking("other", "a", "")).await;
+    assert_eq!((reply.status, &reply.json()["error"]["code"]), (404, &"model_not_found".into()));
+}
+
+#[tokio::test]
+async fn compat_serves_providers_and_the_models_here() {
+    let upstream = Server::start().await;
+    let server = before(&upstream, &[("hearth", &[])]).await;
+    let path = "/v1/default/default/compat/chat/completions";
+    let reply = server.post(path, asking("hearth/echo", "far", "")).await;
+    assert_eq!(reply.json()["choices"][0]["message"]["content"], "far");
+    let reply = server.post(path, asking("workers-ai/@cf/test/echo", "near", "")).await;
+    assert_eq!(reply.json()["choices"][0]["message"]["content"], "near");
+    assert_eq!(server.seen().model, "@cf/test/echo");
+}
+
+#[tokio::test]
+async fn errors_of_ai_gateways_paths_are_in_its_words() {
+    let upstream = Server::start().await;
+    let server = before(&upstream, &[("hearth", &[])]).await;
+    let reply = server.post("/v1/default/default/nobody/v1/x", "{}").await;
+    assert_eq!(reply.status, 400);
+    for key in ["error", "errors"] {
+        assert_eq!(reply.json()[key][0]["code"], 2008, "{reply:?}");
+    }
+    let reply = server.post(PASS, r#"{"model":"a","model":"b"}"#).await;
+    assert_eq!(reply.status, 400);
+    assert_eq!(
+        reply.json()["errors"][0]["message"],
+        "model is given twice, which readers understand differently"
+    );
+    let reply = server.post(PASS, r#"{"model":"a""#).await;
+    let message = "the body is not valid JSON: a comma or } is expected at byte 12, where the body ends";
+    assert_eq!(reply.json()["errors"][0]["message"], message);
+    // A provider that wants a key, and there is none.
+    let reply = server.post("/v1/default/default/openai/chat/completions", "{}").await;
+    assert_eq!((reply.status, &reply.json()["internalCode"]), (401, &2009.into()));
+}
+
+/// Row 16 of the public faults, on each surface: the upstream went on for a client that had left.
+#[tokio::test]
+async fn a_client_that_leaves_ends_the_work_at_the_provider() {
+    let upstream = Server::start().await;
+    let server = before(&upstream, &[("hearth", &[])]).await;
+    let messages = r#""messages":[{"role":"user","content":"hang"}]"#;
+    for (path, body) in [
+        ("/v1/chat/completions", asking("hearth/echo", "hang", r#","stream":true"#)),
+        ("/v1/chat/completions", asking("hearth/echo", "hang", "")),
+        ("/v1/responses", r#"{"model":"hearth/echo","input":"hang","store":false,"stream":true}"#.to_owned()),
+        ("/v1/messages", format!(r#"{{"model":"hearth/echo","max_tokens":9,"stream":true,{messages}}}"#)),
+        (PASS, chat("hang", r#","stream":true"#)),
+    ] {
+        let mut wire = server.connect().await;
+        wire.request("POST", path, &[], body.as_bytes()).await;
+        if body.contains("stream") {
+            assert_eq!(wire.head().await.0, 200, "{path}");
+            wire.chunk().await;
+        } else {
+            while upstream.fake.requests.lock().unwrap().len() < 2 {
+                tokio::task::yield_now().await;
+            }
+        }
+        drop(wire);
+        upstream.fake.drop_seen.notified().await;
+    }
+}
+
+#[tokio::test]
+async fn a_dialect_that_a_provider_does_not_speak_is_refused_by_name() {
+    let upstream = Server::start().await;
+    let server = before(&upstream, &[("vllm", &[])]).await;
+    let body = r#"{"model":"vllm/echo","max_tokens":9,"messages":[{"role":"user","content":"f"}]}"#;
+    let reply = server.post("/v1/messages", body).await;
+    assert_eq!(reply.status, 400);
+    assert!(reply.body.contains("vllm speaks OpenAI's dialect only"), "{reply:?}");
+}
