@@ -16,7 +16,6 @@ pub mod price;
 pub mod provider;
 mod rate;
 pub mod scan;
-pub mod secret;
 mod settings;
 pub mod sse;
 pub mod upstream;
@@ -105,7 +104,8 @@ impl Gateway {
 }
 
 /// The error of a request that needs the store when it fails; the database's own words are for the log.
-fn unavailable(what: &str, error: &store::Error) -> Error {
+#[must_use]
+pub fn unavailable(what: &str, error: &store::Error) -> Error {
     tracing::warn!(%error, "{what}");
     let kind = match error {
         store::Error::Busy => ErrorKind::Overloaded,

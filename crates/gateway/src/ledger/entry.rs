@@ -206,6 +206,11 @@ impl Ledger {
         let created = self.now();
         let worst = opening.worst();
         let reserved = match (budget, &opening.caller.key) {
+            // Who may name the cost could spend without end.
+            (Some(_), Some(_)) if opening.caller.custom_cost.is_some() => {
+                let message = "A key with a budget cannot say what its requests cost";
+                return Err(Error::new(ErrorKind::Forbidden, message).at("cf-aig-custom-cost"));
+            }
             (Some(budget), Some(key)) => Some(reserve(budget, key.0.to_string(), created, worst)?),
             _ => None,
         };

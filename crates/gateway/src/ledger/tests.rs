@@ -259,6 +259,19 @@ async fn a_key_with_a_budget_cannot_use_what_has_no_price() {
 }
 
 #[tokio::test]
+async fn a_key_with_a_budget_cannot_name_its_own_costs() {
+    let (_folder, gateway) = started(&Hand::new()).await;
+    let budget = Budget { amount: NanoUsd(1_000_000_000), period: None };
+    let (key, _) =
+        gateway.create_key(new_key(Limits { budget: Some(budget), ..Limits::default() })).await.unwrap();
+    let custom_cost = Some(CustomCost::Total(NanoUsd(0)));
+    let free = Caller { custom_cost, ..caller(&key.id) };
+    let refused = gateway.enter(Opening { caller: free, ..opening("a") }).await.err();
+    assert_eq!(refused.map(|error| error.kind), Some(ErrorKind::Forbidden));
+    assert!(gateway.enter(Opening { caller: caller(&key.id), ..opening("b") }).await.is_ok());
+}
+
+#[tokio::test]
 async fn a_store_that_is_held_up_holds_no_answer_of_an_open_server_and_loses_no_entry() {
     let (folder, gateway) = started(&Hand::new()).await;
     let other = Store::open(folder.path(), &[TABLES]).unwrap();

@@ -9,6 +9,7 @@
 //! Not here: what a turn's items mean (that is the dialect's), and who may ask.
 
 use base::{Bytes, Clock};
+use gateway::unavailable;
 use protocol::{Error, ErrorKind};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
@@ -401,24 +402,6 @@ fn can_be(id: &str) -> bool {
 
 fn number(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
-}
-
-fn unavailable(what: &str, error: &store::Error) -> Error {
-    tracing::warn!(%error, "{what}");
-    let kind = match error {
-        store::Error::Busy => ErrorKind::Overloaded,
-        _ => ErrorKind::Unavailable,
-    };
-    // The database's own words are for the log.
-    let why = match error {
-        store::Error::Full
-        | store::Error::Busy
-        | store::Error::Closed
-        | store::Error::Unsure
-        | store::Error::Undone(_) => error.to_string(),
-        _ => "the store failed".to_owned(),
-    };
-    Error::new(kind, format!("{what}: {why}"))
 }
 
 #[cfg(test)]
