@@ -24,7 +24,7 @@ mod usage;
 pub use account::Account;
 pub use caller::{Caller, DEFAULT, KeyId, Metadata};
 pub use key::{Budget, Key, Limits, NewKey, Scopes, Secret};
-pub use settings::{Backoff, Named, Settings};
+pub use settings::{Backoff, Cache, Logs, Named, Retry, Settings};
 pub use usage::Usage;
 
 use base::Clock;

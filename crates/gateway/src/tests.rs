@@ -133,7 +133,7 @@ async fn accounts_have_gateways_of_their_own_and_a_default_one() {
     }
     let fields = serde_json::Map::from_iter([("retry_max_attempts".to_owned(), 3.into())]);
     gateway.create_gateway("acme", "prod", &fields).await.unwrap();
-    assert_eq!(gateway.gateway("acme", "prod").await.unwrap().settings.retry_max_attempts, Some(3));
+    assert_eq!(gateway.gateway("acme", "prod").await.unwrap().settings.retry.retry_max_attempts, Some(3));
     assert!(gateway.create_gateway("acme", "prod", &fields).await.is_err());
     assert_eq!(gateway.gateway(DEFAULT, "prod").await.unwrap_err().kind, ErrorKind::NotFound);
     let ids = |gateways: Vec<Arc<Named>>| gateways.iter().map(|named| named.id.clone()).collect::<Vec<_>>();

@@ -13,6 +13,7 @@ mod fields;
 mod json;
 pub mod openai;
 mod places;
+mod reader;
 mod request;
 pub mod rerank;
 pub mod workers_ai;
@@ -26,6 +27,7 @@ pub use delta::{Delta, FinishReason, Logprobs, TokenLogprob, Usage};
 pub use error::{Error, ErrorKind};
 pub use event::{Event, StreamWriter};
 pub use places::Places;
+pub use reader::AnswerReader;
 pub use request::{
     Content, GenerateRequest, Input, Message, Part, Prompt, ReasoningEffort, ResponseFormat, Role, Sampling,
     Tool, ToolCall, ToolChoice,

@@ -6,7 +6,7 @@
 //! request takes is not counted here.
 
 use super::{App, Config};
-use axum::body::BodyDataStream;
+use axum::body::{Body as Sent, BodyDataStream};
 use axum::extract::Request;
 use axum::http::{HeaderMap, header};
 use bytes::{Bytes, BytesMut};
@@ -68,10 +68,11 @@ impl Room {
 #[derive(Default)]
 pub(super) struct Held(Option<OwnedSemaphorePermit>);
 
-/// A whole body and its room.
+/// A whole body and its room, which is given back with the last clone.
+#[derive(Clone)]
 pub(super) struct Body {
     bytes: Bytes,
-    _held: Held,
+    _held: Arc<Held>,
 }
 
 impl Body {
@@ -129,9 +130,21 @@ pub(super) struct Head {
 /// The head and the whole body.
 pub(super) async fn read(app: &App, request: Request) -> Result<(Head, Body), Error> {
     let (mut parts, body) = request.into_parts();
+    if let Some(body) = parts.extensions.remove::<Body>() {
+        let caller = parts.extensions.remove().expect("the front says who asks");
+        return Ok((Head { headers: parts.headers, caller }, body));
+    }
     let body = body_of(&app.config, &app.room, &parts.headers, body.into_data_stream()).await?;
     let caller = parts.extensions.remove().expect("the front says who asks");
     Ok((Head { headers: parts.headers, caller }, body))
+}
+
+/// Reads the body of a request before its handler does, which then finds it there.
+pub(super) async fn ahead(app: &App, request: Request) -> Result<(Request, Body), Error> {
+    let (mut parts, body) = request.into_parts();
+    let body = body_of(&app.config, &app.room, &parts.headers, body.into_data_stream()).await?;
+    parts.extensions.insert(body.clone());
+    Ok((Request::from_parts(parts, Sent::empty()), body))
 }
 
 async fn body_of(
@@ -172,7 +185,7 @@ async fn body_of(
             return Err(Error::new(ErrorKind::Timeout, "The body did not arrive in time"));
         };
         let chunk = match chunk {
-            None => return Ok(Body { bytes: body.freeze(), _held: held }),
+            None => return Ok(Body { bytes: body.freeze(), _held: Arc::new(held) }),
             Some(Err(error)) => {
                 return Err(Error::new(ErrorKind::Malformed, format!("The body broke off: {error}")));
             }
@@ -215,7 +228,6 @@ async fn drain(headers: &HeaderMap, mut data: BodyDataStream) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use axum::body::Body as Sent;
     use futures::stream;
     use std::convert::Infallible;
 

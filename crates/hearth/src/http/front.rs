@@ -7,7 +7,7 @@
 //! the first key on one is needed, be there an `--api-key` or not.
 
 use super::refusal::{Dialect, Refusal};
-use super::{App, fresh_id, routes};
+use super::{App, fresh_id, policy, routes};
 use axum::extract::{MatchedPath, Request, State};
 use axum::http::uri::Authority;
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
@@ -32,10 +32,14 @@ pub(super) async fn front(State(app): State<Arc<App>>, mut request: Request, nex
     let admitted = admit(&app, &mut request, route.as_deref()).await;
     let mut response = match admitted {
         Err(error) => Refusal(error).into_response(),
-        Ok(()) => AssertUnwindSafe(next.run(request)).catch_unwind().await.unwrap_or_else(|_| {
-            // The panic hook has logged the cause.
-            Refusal(Error::new(ErrorKind::Internal, "The server failed on this request")).into_response()
-        }),
+        Ok(()) => {
+            let passed = policy::pass(&app, route.as_deref(), request, next);
+            let answered = AssertUnwindSafe(passed).catch_unwind().await.unwrap_or_else(|_| {
+                // The panic hook has logged the cause.
+                Err(Error::new(ErrorKind::Internal, "The server failed on this request"))
+            });
+            answered.unwrap_or_else(|error| Refusal(error).into_response())
+        }
     };
     if let Some(error) = response.extensions_mut().remove::<Error>() {
         response = if error.kind == ErrorKind::MethodNotAllowed && method == Method::OPTIONS {

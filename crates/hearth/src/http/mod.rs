@@ -13,6 +13,7 @@ mod meter;
 mod metrics;
 mod openai;
 mod patient;
+mod policy;
 mod providers;
 mod refusal;
 mod rerank;

@@ -248,7 +248,7 @@ async fn ask(
     if let Some(gateway) = &app.gateway
         && let Ok(named) = gateway.gateway(&caller.account, &caller.gateway).await
     {
-        let settings = &named.settings;
+        let settings = &named.settings.retry;
         policy.attempts = settings.retry_max_attempts.map_or(policy.attempts, u32::from);
         policy.delay = settings.retry_delay.map_or(policy.delay, |ms| Duration::from_millis(ms.into()));
         policy.backoff = settings.retry_backoff.unwrap_or(policy.backoff);

@@ -200,6 +200,29 @@ pub(super) const ROUTES: &[Route] = &[
     Route { path: "/metrics", about: "GET   Prometheus metrics", handler: || get(status::metrics) },
 ];
 
+/// Routes that ask a model for something.
+pub(super) const ASKING: &[&str] = &[
+    "/v1/chat/completions",
+    "/v1/completions",
+    "/v1/responses",
+    "/v1/embeddings",
+    "/v1/rerank",
+    "/v2/rerank",
+    "/rerank",
+    "/v1/messages",
+    "/client/v4/accounts/{account}/ai/run",
+    "/client/v4/accounts/{account}/ai/run/{*model}",
+    "/client/v4/accounts/{account}/ai/v1/chat/completions",
+    "/client/v4/accounts/{account}/ai/v1/completions",
+    "/client/v4/accounts/{account}/ai/v1/responses",
+    "/client/v4/accounts/{account}/ai/v1/embeddings",
+    "/client/v4/accounts/{account}/ai/v1/rerank",
+    "/client/v4/accounts/{account}/ai/v1/messages",
+    "/v1/{account}/{gateway}/{provider}/{*path}",
+    "/run",
+    "/ai-gateway/run",
+];
+
 /// Routes that need no key: they tell nothing worth protecting and probes have none.
 pub(super) const OPEN: &[&str] = &["/", HEALTH];
 

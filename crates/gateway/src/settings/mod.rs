@@ -3,6 +3,14 @@
 //! A setting that asks for something this server does not do is refused by its name, so that nobody relies on it; the
 //! harmless value of each is taken and given back.
 
+mod cache;
+mod logs;
+mod retry;
+
+pub use cache::Cache;
+pub use logs::Logs;
+pub use retry::{Backoff, Retry};
+
 use crate::account::{check_id, number};
 use crate::directory::changed;
 use crate::{DEFAULT, Gateway};
@@ -12,44 +20,37 @@ use serde_json::{Map, Value};
 use std::sync::Arc;
 use store::{Row, Work};
 
-/// How waiting between attempts grows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Backoff {
-    /// It does not.
-    Constant,
-    /// By the same each time.
-    Linear,
-    /// It doubles.
-    Exponential,
-}
-
-/// What holds for requests through a gateway.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
+/// What holds for requests through a gateway: groups, each in a file of its own.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Settings {
-    /// Whether logs are wanted.
-    pub collect_logs: bool,
-    /// Whether a change of settings empties the cache.
-    pub cache_invalidate_on_update: bool,
-    /// Attempts of a request that fails at the provider; `None`: two.
-    pub retry_max_attempts: Option<u8>,
-    /// Milliseconds between two attempts.
-    pub retry_delay: Option<u32>,
-    /// How that grows.
-    pub retry_backoff: Option<Backoff>,
+    /// How often a failed request is sent again.
+    #[serde(flatten)]
+    pub retry: Retry,
+    /// Which requests are logged.
+    #[serde(flatten)]
+    pub logs: Logs,
+    /// Which answers are kept.
+    #[serde(flatten)]
+    pub cache: Cache,
 }
 
-impl Default for Settings {
-    fn default() -> Self {
-        Self {
-            collect_logs: true,
-            cache_invalidate_on_update: true,
-            retry_max_attempts: None,
-            retry_delay: None,
-            retry_backoff: None,
-        }
-    }
+/// Settings of one kind.
+trait Group {
+    /// Takes a field of a request; false where it is none of these.
+    ///
+    /// # Errors
+    /// Names the field when its value is wrong.
+    fn set(&mut self, name: &str, value: &Value) -> Result<bool, Error>;
+    /// Writes the fields as clients read them.
+    fn show(&self, object: &mut Map<String, Value>);
+}
+
+fn wrong<T>(name: &str, expected: &str) -> Result<T, Error> {
+    Err(Error::invalid(name, format!("Invalid value for '{name}': expected {expected}")))
+}
+
+fn flag(name: &str, value: &Value) -> Result<bool, Error> {
+    value.as_bool().map_or_else(|| wrong(name, "true or false"), Ok)
 }
 
 /// A gateway.
@@ -129,75 +130,51 @@ impl Settings {
     /// # Errors
     /// Names the field that is wrong, unknown, or asks for what is not built.
     pub fn parse(&self, fields: &Map<String, Value>) -> Result<Self, Error> {
-        let wrong = |name: &str, expected: &str| {
-            Err(Error::invalid(name, format!("Invalid value for '{name}': expected {expected}")))
-        };
         let mut settings = self.clone();
         for (name, value) in fields {
-            let name = name.as_str();
-            match name {
-                "collect_logs" | "cache_invalidate_on_update" => {
-                    let Some(yes) = value.as_bool() else { return wrong(name, "true or false") };
-                    match name {
-                        "collect_logs" => settings.collect_logs = yes,
-                        _ => settings.cache_invalidate_on_update = yes,
-                    }
-                }
-                "retry_max_attempts" => match (value, value.as_u64()) {
-                    (Value::Null, _) => settings.retry_max_attempts = None,
-                    (_, Some(attempts @ 1..=5)) => settings.retry_max_attempts = u8::try_from(attempts).ok(),
-                    _ => return wrong(name, "1 to 5"),
-                },
-                "retry_delay" => match (value, value.as_u64()) {
-                    (Value::Null, _) => settings.retry_delay = None,
-                    (_, Some(delay @ 0..=60_000)) => settings.retry_delay = u32::try_from(delay).ok(),
-                    _ => return wrong(name, "0 to 60000 milliseconds"),
-                },
-                "retry_backoff" => match serde_json::from_value(value.clone()) {
-                    Ok(backoff) => settings.retry_backoff = backoff,
-                    Err(_) => return wrong(name, "constant, linear or exponential"),
-                },
-                _ if OURS.contains(&name) => {}
-                _ => match NOT_BUILT.iter().find(|known| known.0 == name) {
-                    Some((_, harmless)) => {
-                        if !value.is_null() && !harmless.iter().any(|harmless| harmless.is(value)) {
-                            let message =
-                                format!("'{name}' asks for something that this server does not do yet");
-                            return Err(Error::new(ErrorKind::Unsupported, message).at(name));
-                        }
-                    }
-                    None => {
-                        let message = format!("There is no setting '{name}'");
-                        return Err(Error::invalid(name, message));
-                    }
-                },
+            let groups: [&mut dyn Group; 3] = [&mut settings.retry, &mut settings.logs, &mut settings.cache];
+            let mut taken = OURS.contains(&name.as_str());
+            for group in groups {
+                taken = taken || group.set(name, value)?;
+            }
+            if !taken {
+                not_built(name, value)?;
             }
         }
         Ok(settings)
     }
 }
 
+/// Refuses what is not known, and what is known and asks for something that is not built.
+fn not_built(name: &str, value: &Value) -> Result<(), Error> {
+    let Some((_, harmless)) = NOT_BUILT.iter().find(|known| known.0 == name) else {
+        return Err(Error::invalid(name, format!("There is no setting '{name}'")));
+    };
+    if value.is_null() || harmless.iter().any(|harmless| harmless.is(value)) {
+        return Ok(());
+    }
+    let message = format!("'{name}' asks for something that this server does not do yet");
+    Err(Error::new(ErrorKind::Unsupported, message).at(name))
+}
+
 impl Named {
     /// The gateway as AI Gateway's clients read it; times are texts.
     #[must_use]
     pub fn object(&self, time: impl Fn(u64) -> String) -> Value {
-        let Settings {
-            collect_logs,
-            cache_invalidate_on_update,
-            retry_max_attempts,
-            retry_delay,
-            retry_backoff,
-        } = &self.settings;
-        serde_json::json!({
+        let mut object = serde_json::json!({
             "id": self.id, "is_default": self.id == DEFAULT, "authentication": true, "byok_only": false,
-            "cache_invalidate_on_update": cache_invalidate_on_update, "cache_ttl": 0, "collect_logs": collect_logs,
-            "created_at": time(self.created), "dlp": null, "guardrails": null, "log_management": null,
-            "log_management_strategy": null, "logpush": false, "logpush_public_key": null,
-            "modified_at": time(self.modified), "otel": [], "rate_limiting_interval": 0, "rate_limiting_limit": 0,
-            "rate_limiting_technique": "fixed", "retry_backoff": retry_backoff, "retry_delay": retry_delay,
-            "retry_max_attempts": retry_max_attempts, "spend_limits": null, "store_id": null,
-            "workers_ai_billing_mode": "postpaid", "zdr": false,
-        })
+            "cache_ttl": 0, "created_at": time(self.created), "dlp": null, "guardrails": null,
+            "log_management": null, "log_management_strategy": null, "logpush": false,
+            "logpush_public_key": null, "modified_at": time(self.modified), "otel": [],
+            "rate_limiting_interval": 0, "rate_limiting_limit": 0, "rate_limiting_technique": "fixed",
+            "spend_limits": null, "store_id": null, "workers_ai_billing_mode": "postpaid", "zdr": false,
+        });
+        if let Value::Object(object) = &mut object {
+            let Settings { retry, logs, cache } = &self.settings;
+            let groups: [&dyn Group; 3] = [retry, logs, cache];
+            groups.iter().for_each(|group| group.show(object));
+        }
+        object
     }
 }
 
@@ -342,8 +319,11 @@ mod tests {
     #[test]
     fn what_a_client_was_given_can_be_sent_back() {
         let settings = Settings {
-            retry_max_attempts: Some(3),
-            retry_backoff: Some(Backoff::Linear),
+            retry: Retry {
+                retry_max_attempts: Some(3),
+                retry_backoff: Some(Backoff::Linear),
+                ..Retry::default()
+            },
             ..Settings::default()
         };
         let named = Named {
