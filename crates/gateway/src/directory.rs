@@ -1,10 +1,12 @@
-//! Accounts, keys and gateways as this process knows them, never older than half a second when it counts.
+//! Accounts, keys, gateways and providers as this process knows them, never older than half a second when it counts.
 //!
 //! Every change counts one row up. Whoever asks after half a second looks at that row first, and reads everything anew
 //! when it has moved; whoever asks meanwhile waits. So a revoked key ends within a second in every process on the
 //! store, and an idle server asks nothing. While the store cannot be read, what is known goes on.
 
 use crate::account::Account;
+use crate::byok::{self, Kept};
+use crate::custom::{self, Customs};
 use crate::key::{self, Key};
 use crate::settings::{self, Named};
 use crate::{Gateway, KeyId, unavailable};
@@ -28,6 +30,10 @@ pub(crate) struct Directory {
     pub(crate) secrets: HashMap<String, (Arc<Key>, Option<u64>)>,
     /// By account and id.
     pub(crate) gateways: HashMap<(String, String), Arc<Named>>,
+    /// Keys of providers.
+    pub(crate) kept: Kept,
+    /// Providers of accounts.
+    pub(crate) customs: Customs,
 }
 
 /// What is known, and when it was last looked at.
@@ -126,6 +132,8 @@ fn read(work: &Work<'_>, known: Option<i64>) -> Result<Option<Directory>, store:
         let named = settings::read(&row)?;
         directory.gateways.insert((named.account.clone(), named.id.clone()), Arc::new(named));
     }
+    directory.kept = byok::read(work)?;
+    directory.customs = custom::read(work)?;
     Ok(Some(directory))
 }
 

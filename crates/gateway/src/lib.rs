@@ -6,8 +6,10 @@
 //! `hearth` wires both to it.
 
 mod account;
+pub mod byok;
 pub mod call;
 mod caller;
+pub mod custom;
 pub mod dialect;
 mod directory;
 mod key;
@@ -16,6 +18,7 @@ pub mod price;
 pub mod provider;
 mod rate;
 pub mod scan;
+pub mod secret;
 mod settings;
 pub mod sse;
 pub mod upstream;
@@ -32,11 +35,14 @@ use directory::{Directory, Known};
 use ledger::Ledger;
 use price::{Book, Price};
 use protocol::{Error, ErrorKind};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use store::{Part, Store};
 
+/// Accounts, keys, gateways and the ledger.
+const TABLES: Part = Part { name: "gateway", steps: &[include_str!("tables_1.sql")] };
+
 /// The tables.
-pub const TABLES: Part = Part { name: "gateway", steps: &[include_str!("tables_1.sql")] };
+pub const PARTS: [Part; 3] = [TABLES, byok::TABLES, custom::TABLES];
 
 /// Everything the gateway knows and keeps. Clones are the same one.
 #[derive(Clone)]
@@ -49,10 +55,12 @@ struct Inner {
     ledger: Ledger,
     book: Book,
     rates: rate::Rates,
+    /// Where the keys lie with which providers' keys are sealed.
+    secrets: OnceLock<byok::SecretPlace>,
 }
 
 impl Gateway {
-    /// Over a store that has [`TABLES`]. Makes the default account where it is missing.
+    /// Over a store that has [`PARTS`]. Makes the default account where it is missing.
     ///
     /// # Errors
     /// When the store fails.
@@ -67,6 +75,7 @@ impl Gateway {
             ledger,
             book,
             rates: rate::Rates::default(),
+            secrets: OnceLock::new(),
         })))
     }
 

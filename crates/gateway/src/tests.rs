@@ -31,7 +31,7 @@ impl Clock for Hand {
 
 /// A gateway as a process has it.
 pub(crate) async fn gateway(folder: &Path, clock: &Arc<Hand>) -> Gateway {
-    let store = Store::open(folder, &[TABLES]).unwrap();
+    let store = Store::open(folder, &PARTS).unwrap();
     Gateway::open(store, Arc::clone(clock) as Arc<dyn Clock>, Book::default()).await.unwrap()
 }
 

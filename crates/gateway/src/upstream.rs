@@ -4,18 +4,23 @@
 //! A request or an answer that is dropped closes its connection, or its stream of HTTP/2, at once: that is how a client
 //! that left stops the work upstream. Not here: retries (`call/`), and proxies of the environment.
 
+use crate::custom::is_public;
 use crate::scan::Pieces;
 use bytes::Bytes;
+use futures::future::BoxFuture;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 use hyper::http::{Request, Response};
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client;
-use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::client::legacy::connect::dns::{GaiResolver, Name};
+use hyper_util::client::legacy::connect::{Connect, HttpConnector};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use rustls::{ClientConfig, RootCertStore};
 use std::convert::Infallible;
 use std::error::Error as _;
 use std::future::poll_fn;
+use std::io;
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -68,9 +73,40 @@ impl Body for Sent {
     }
 }
 
+/// Resolves names to public addresses alone. Addresses that are written out are not asked about here.
+#[derive(Clone, Copy, Debug)]
+struct PublicOnly;
+
+impl tower_service::Service<Name> for PublicOnly {
+    type Response = std::vec::IntoIter<SocketAddr>;
+    type Error = io::Error;
+    type Future = BoxFuture<'static, io::Result<Self::Response>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, name: Name) -> Self::Future {
+        Box::pin(async move {
+            let found: Vec<SocketAddr> = tokio::net::lookup_host((name.as_str(), 0)).await?.collect();
+            let public: Vec<SocketAddr> =
+                found.iter().copied().filter(|address| is_public(address.ip())).collect();
+            if public.is_empty() && !found.is_empty() {
+                return Err(io::Error::other("its name points into a private network"));
+            }
+            Ok(public.into_iter())
+        })
+    }
+}
+
+type Connections<R> = Client<HttpsConnector<HttpConnector<R>>, Sent>;
+
 /// The client. Clones share its connections.
 #[derive(Clone, Debug)]
-pub struct Upstream(Client<HttpsConnector<HttpConnector>, Sent>);
+pub struct Upstream {
+    anywhere: Connections<GaiResolver>,
+    public: Connections<PublicOnly>,
+}
 
 /// Why nothing came back.
 #[derive(Debug, thiserror::Error)]
@@ -107,30 +143,48 @@ impl Upstream {
             .with_safe_default_protocol_versions()?
             .with_root_certificates(roots)
             .with_no_client_auth();
-        let mut http = HttpConnector::new();
-        http.enforce_http(false);
-        http.set_nodelay(true);
-        http.set_connect_timeout(Some(CONNECT));
-        http.set_keepalive(Some(PROBE));
-        let https = HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http().enable_all_versions();
-        let client = Client::builder(TokioExecutor::new())
-            .pool_idle_timeout(IDLE)
-            .pool_max_idle_per_host(IDLE_MAX)
-            .pool_timer(TokioTimer::new())
-            .timer(TokioTimer::new())
-            .http2_adaptive_window(true)
-            .http2_keep_alive_interval(PROBE)
-            .build(https.wrap_connector(http));
-        Ok(Self(client))
+        Ok(Self {
+            anywhere: connections(GaiResolver::new(), tls.clone()),
+            public: connections(PublicOnly, tls),
+        })
     }
 
-    /// Sends a request; resolves with the head of the answer.
+    /// Sends a request; resolves with the head of the answer. With `public_only` a name that points into a private
+    /// network is not connected to.
     ///
     /// # Errors
     /// When no head came.
-    pub async fn send(&self, request: Request<Sent>) -> Result<Response<Incoming>, SendError> {
-        Ok(self.0.request(request).await?)
+    pub async fn send(
+        &self,
+        request: Request<Sent>,
+        public_only: bool,
+    ) -> Result<Response<Incoming>, SendError> {
+        Ok(if public_only {
+            self.public.request(request).await
+        } else {
+            self.anywhere.request(request).await
+        }?)
     }
+}
+
+fn connections<R>(resolver: R, tls: ClientConfig) -> Connections<R>
+where
+    HttpsConnector<HttpConnector<R>>: Connect + Clone,
+{
+    let mut http = HttpConnector::new_with_resolver(resolver);
+    http.enforce_http(false);
+    http.set_nodelay(true);
+    http.set_connect_timeout(Some(CONNECT));
+    http.set_keepalive(Some(PROBE));
+    let https = HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http().enable_all_versions();
+    Client::builder(TokioExecutor::new())
+        .pool_idle_timeout(IDLE)
+        .pool_max_idle_per_host(IDLE_MAX)
+        .pool_timer(TokioTimer::new())
+        .timer(TokioTimer::new())
+        .http2_adaptive_window(true)
+        .http2_keep_alive_interval(PROBE)
+        .build(https.wrap_connector(http))
 }
 
 /// The next bytes of an answer's body.

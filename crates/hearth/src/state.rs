@@ -10,7 +10,9 @@ use std::sync::Arc;
 use store::{Address, Part, Store};
 
 /// All that have tables.
-const PARTS: &[Part] = &[kept::TABLES, gateway::TABLES];
+pub(crate) fn parts() -> Vec<Part> {
+    [&[kept::TABLES][..], &gateway::PARTS].concat()
+}
 
 /// Opens the store and brings its tables up to date. The thread waits for it.
 ///
@@ -18,8 +20,8 @@ const PARTS: &[Part] = &[kept::TABLES, gateway::TABLES];
 /// When the database or the folder cannot be used, or has tables of a newer version.
 pub fn open(database: Option<&Address>, data_dir: &Path) -> Result<Store, store::Error> {
     match database {
-        Some(address) => Store::connect(address, PARTS),
-        None => Store::open(data_dir, PARTS),
+        Some(address) => Store::connect(address, &parts()),
+        None => Store::open(data_dir, &parts()),
     }
 }
 

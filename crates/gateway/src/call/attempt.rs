@@ -96,7 +96,9 @@ pub(super) async fn attempt(
 ) -> Result<Begun, Failed> {
     let deadline = Instant::now() + limit;
     let asks = request.method() == Method::POST;
-    let answered = timeout_at(deadline, upstream.send(request)).await.map_err(|_| Failed::late(limit))?;
+    let answered = timeout_at(deadline, upstream.send(request, target.provider.public_only))
+        .await
+        .map_err(|_| Failed::late(limit))?;
     let (head, body) = answered.map_err(|error| Failed::broken(error.to_string()))?.into_parts();
     if !head.status.is_success() {
         return Err(refused(head, body).await);

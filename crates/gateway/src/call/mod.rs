@@ -18,7 +18,7 @@ use crate::ledger::{Entry, Opening};
 use crate::provider::{Configured, Providers};
 use crate::scan::Pieces;
 use crate::upstream::{Sent, Upstream};
-use crate::{Caller, Gateway};
+use crate::{Caller, Gateway, byok};
 use attempt::{Begun, Failed, attempt};
 use base::{Clock, rng};
 use breaker::{Breakers, Outcome};
@@ -28,8 +28,8 @@ use futures::stream::BoxStream;
 use hyper::http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri};
 use protocol::{Error, ErrorKind};
 use retry::Policy;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
 use std::{fmt, io};
 
 /// What is asked.
@@ -78,7 +78,7 @@ pub enum AnswerBody {
 
 /// Asks providers.
 pub struct Proxy {
-    providers: Providers,
+    providers: RwLock<Arc<Providers>>,
     upstream: Upstream,
     breakers: Breakers,
     clock: Arc<dyn Clock>,
@@ -88,7 +88,7 @@ pub struct Proxy {
 
 impl fmt::Debug for Proxy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Proxy").field(&self.providers).finish()
+        f.debug_tuple("Proxy").field(&self.providers()).finish()
     }
 }
 
@@ -96,13 +96,19 @@ impl Proxy {
     /// Over these providers.
     #[must_use]
     pub fn new(providers: Providers, upstream: Upstream, clock: Arc<dyn Clock>) -> Self {
+        let providers = RwLock::new(Arc::new(providers));
         Self { providers, upstream, breakers: Breakers::default(), clock, draws: AtomicU32::new(0) }
     }
 
-    /// The providers.
+    /// The providers of the settings, as they are now. Those of an account are [`Gateway::providers`].
     #[must_use]
-    pub const fn providers(&self) -> &Providers {
-        &self.providers
+    pub fn providers(&self) -> Arc<Providers> {
+        Arc::clone(&self.providers.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Puts other providers in their place. Calls that run keep those that they began with.
+    pub fn replace(&self, providers: Providers) {
+        *self.providers.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(providers);
     }
 
     /// Makes a call. What a provider refuses comes back as it said it; where none said anything, there is an error.
@@ -114,11 +120,12 @@ impl Proxy {
         let mut resting = None;
         for (step, target) in call.targets.iter().enumerate() {
             let slug = &*target.provider.slug;
-            if let Err(rest) = self.breakers.admit(slug, &target.model, self.clock.now()) {
+            let provider = with_keys(ledger, &call, &target.provider).await?;
+            if let Err(rest) = self.breakers.admit(&provider.circuit, &target.model, self.clock.now()) {
                 resting = Some((slug, resting.map_or(rest, |(_, least)| rest.min(least))));
                 continue;
             }
-            let headers = match headers::to_provider(&call.headers, &target.provider, call.key_of) {
+            let headers = match headers::to_provider(&call.headers, &provider, key_of(&call)) {
                 Ok(headers) => headers,
                 Err(_) if step + 1 < call.targets.len() => continue,
                 Err(error) => return Err(error),
@@ -133,7 +140,7 @@ impl Proxy {
                 }
                 Err(_) => Outcome::Refused,
             };
-            self.breakers.tell(slug, &target.model, outcome, self.clock.now());
+            self.breakers.tell(&provider.circuit, &target.model, outcome, self.clock.now());
             let mut response = match attempted {
                 Ok(begun) => answer(begun, entry).await,
                 Err(failed) => {
@@ -197,6 +204,34 @@ impl Proxy {
         }
         unreachable!("a policy's attempts end")
     }
+}
+
+/// The provider with the keys that the caller's account keeps for it, where there are some.
+async fn with_keys(
+    ledger: Option<&Gateway>,
+    call: &Call,
+    provider: &Arc<Configured>,
+) -> Result<Arc<Configured>, Error> {
+    let alias = call.headers.get(byok::ALIAS).and_then(|alias| alias.to_str().ok());
+    let kept = match ledger {
+        Some(ledger) => {
+            ledger.with_kept_keys(&call.caller.account, &call.caller.gateway, provider, alias).await?
+        }
+        None => None,
+    };
+    if let Some(kept) = kept {
+        return Ok(kept);
+    }
+    let no_wholesale = call.headers.get(byok::NO_WHOLESALE).is_some_and(|value| *value == "true");
+    let bare = || provider.with_keys(Vec::new(), &call.caller.account).map(Arc::new);
+    let bare = no_wholesale.then(bare).transpose();
+    let bare = bare.map_err(|error| Error::new(ErrorKind::Internal, error.to_string()))?;
+    Ok(bare.unwrap_or_else(|| Arc::clone(provider)))
+}
+
+/// Whose key goes first: who names a key that is kept means that one.
+fn key_of(call: &Call) -> KeyOf {
+    if call.headers.contains_key(byok::ALIAS) { KeyOf::Settings } else { call.key_of }
 }
 
 /// Enters a call that may cost something.

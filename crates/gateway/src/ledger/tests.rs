@@ -5,7 +5,7 @@ mod postgres;
 use super::*;
 use crate::price::{CustomCost, Price, Rates};
 use crate::tests::{Hand, gateway, new_key};
-use crate::{Budget, Caller, KeyId, Limits, Metadata, TABLES, Usage};
+use crate::{Budget, Caller, KeyId, Limits, Metadata, PARTS, Usage};
 use base::NanoUsd;
 use serde_json::json;
 use std::sync::mpsc;
@@ -155,7 +155,7 @@ async fn entries_of_a_process_that_died_are_interrupted_at_the_next_start_and_th
     living.ledger().start(&places).await.unwrap();
     let entry = living.enter(opening("living")).await.unwrap();
     // Another one left an entry, its row, and a lock that nobody holds; a third was never on this machine.
-    let store = Store::open(folder.path(), &[TABLES]).unwrap();
+    let store = Store::open(folder.path(), &PARTS).unwrap();
     let now = number(clock.unix_seconds());
     let left = store.write(move |work| {
         for process in ["dead", "far"] {
@@ -274,7 +274,7 @@ async fn a_key_with_a_budget_cannot_name_its_own_costs() {
 #[tokio::test]
 async fn a_store_that_is_held_up_holds_no_answer_of_an_open_server_and_loses_no_entry() {
     let (folder, gateway) = started(&Hand::new()).await;
-    let other = Store::open(folder.path(), &[TABLES]).unwrap();
+    let other = Store::open(folder.path(), &PARTS).unwrap();
     let (held, holding) = tokio::sync::oneshot::channel();
     let (go, wait) = mpsc::channel::<()>();
     let holder = tokio::spawn(async move {

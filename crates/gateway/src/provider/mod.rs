@@ -2,7 +2,7 @@
 //!
 //! A provider is data. What differs between those that speak alike is its address, how its key is sent and whether it
 //! must be asked for usage. One that is in no list is `custom-{slug}`, with an address of its own. Keys are taken in turn
-//! by their weights. Not here: keeping keys encrypted; they come from the settings.
+//! by their weights. Not here: the keys and providers that accounts keep in the store (`byok`, `custom`).
 
 mod list;
 
@@ -88,6 +88,10 @@ pub struct Wishes {
     pub models: Vec<String>,
     /// How long it may take.
     pub timeouts: Timeouts,
+    /// Whether it is asked at public addresses only: who set it is not to reach what this machine can reach.
+    pub public_only: bool,
+    /// Whose it is, where that is not everybody: its failures are then counted apart.
+    pub owner: Option<Arc<str>>,
 }
 
 /// Settings of a provider that cannot be.
@@ -131,6 +135,11 @@ pub struct Configured {
     pub models: Vec<String>,
     /// How long it may take.
     pub timeouts: Timeouts,
+    /// Whether it is asked at public addresses only.
+    pub public_only: bool,
+    /// By what its failures are counted.
+    pub(crate) circuit: Arc<str>,
+    wishes: Wishes,
     base: Uri,
     /// Values of the header, each as often as its weight says.
     keys: Vec<HeaderValue>,
@@ -141,7 +150,7 @@ pub struct Configured {
 const WEIGHT_MAX: u32 = 100;
 
 impl Configured {
-    fn new(slug: &str, wishes: Wishes) -> Result<Self, ProviderError> {
+    pub(crate) fn new(slug: &str, wishes: Wishes) -> Result<Self, ProviderError> {
         let known = PROVIDERS.iter().find(|provider| provider.slug == slug);
         let provider = match known {
             Some(provider) => *provider,
@@ -192,12 +201,32 @@ impl Configured {
             messages: provider.messages,
             asks_usage: provider.asks_usage,
             local: provider.local,
-            models: wishes.models,
+            models: wishes.models.clone(),
             timeouts: wishes.timeouts,
+            public_only: wishes.public_only,
+            circuit: match &wishes.owner {
+                Some(owner) => format!("{owner} {slug}").into(),
+                None => slug.into(),
+            },
+            wishes,
             base,
             keys,
             turn: AtomicUsize::new(0),
         })
+    }
+
+    /// The same provider with the keys of somebody.
+    ///
+    /// # Errors
+    /// When a key is none.
+    pub(crate) fn with_keys(&self, keys: Vec<ProviderKey>, owner: &str) -> Result<Self, ProviderError> {
+        Self::new(&self.slug, Wishes { keys, owner: Some(owner.into()), ..self.wishes.clone() })
+    }
+
+    /// Where its API begins.
+    #[must_use]
+    pub const fn base(&self) -> &Uri {
+        &self.base
     }
 
     /// Whether it can be asked in a dialect.
@@ -272,6 +301,19 @@ impl Providers {
             }
         }
         Ok(Self(all))
+    }
+
+    /// These with others over them.
+    #[must_use]
+    pub(crate) fn with<'a>(&self, others: impl IntoIterator<Item = &'a Arc<Configured>>) -> Self {
+        let mut all = self.0.clone();
+        all.extend(others.into_iter().map(|other| (Arc::clone(&other.slug), Arc::clone(other))));
+        Self(all)
+    }
+
+    /// All of them, by name.
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<Configured>> {
+        self.0.values()
     }
 
     /// The provider of this name.

@@ -13,7 +13,7 @@ pub use retry::{Backoff, Retry};
 
 use crate::account::{check_id, number};
 use crate::directory::changed;
-use crate::{DEFAULT, Gateway};
+use crate::{DEFAULT, Gateway, byok};
 use protocol::{Error, ErrorKind};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -301,6 +301,7 @@ impl Gateway {
         let values = [account.into(), id.into()];
         let deleted = self.write("The gateway could not be deleted", move |work| {
             work.execute("DELETE FROM gateway_gateways WHERE account = ?1 AND id = ?2", &values)?;
+            byok::remove_of_gateway(work, &values)?;
             changed(work)
         });
         deleted.await?;

@@ -11,7 +11,7 @@ async fn two(server: &testdb::Server, clock: &Arc<Hand>) -> (TempDir, [Gateway; 
     let (folder, address) = (tempfile::tempdir().unwrap(), server.database().parse().unwrap());
     let mut gateways = Vec::new();
     for _ in 0..2 {
-        let store = Store::connect(&address, &[TABLES]).unwrap();
+        let store = Store::connect(&address, &PARTS).unwrap();
         let clock = Arc::clone(clock) as Arc<dyn Clock>;
         let gateway = Gateway::open(store, clock, crate::price::Book::default()).await.unwrap();
         gateway.ledger().start(&folder.path().join("processes")).await.unwrap();

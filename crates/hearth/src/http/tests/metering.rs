@@ -19,7 +19,7 @@ pub(super) struct Fixture {
 impl Fixture {
     pub(super) async fn start(config: Config) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let store = store::Store::open(folder.path(), &[kept::TABLES, gateway::TABLES]).unwrap();
+        let store = store::Store::open(folder.path(), &state::parts()).unwrap();
         let room = Room { retention: Duration::from_secs(86_400), size: base::Bytes(1 << 30) };
         let kept = Kept::new(store.clone(), room, Arc::new(base::SystemClock::default()));
         let gateway = state::gateway(store, Book::default()).await.unwrap();

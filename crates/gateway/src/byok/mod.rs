@@ -1,0 +1,382 @@
+//! Keys of providers that an account keeps in the store, sealed (`secret`), each for one gateway and under an alias.
+//!
+//! A request uses those of the alias that `cf-aig-byok-alias` names, else those that are marked as default, else those
+//! of the alias `default`; several are used in turn by their weights. They go before keys of the settings. A secret is
+//! opened when it is first used after a change, and shown never. Not here: which key goes first, the client's or this
+//! one (`call`).
+
+#[cfg(test)]
+mod tests;
+
+use crate::account::{check_id, number};
+use crate::directory::changed;
+use crate::provider::{Configured, PROVIDERS, ProviderKey};
+use crate::secret::{Keyring, ProviderSecret, SecretError};
+use crate::{DEFAULT, Gateway};
+use protocol::{Error, ErrorKind};
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use store::{Part, Row, Value};
+
+/// The tables.
+pub const TABLES: Part = Part { name: "provider keys", steps: &[include_str!("tables_1.sql")] };
+
+/// Names the alias whose keys are used.
+pub(crate) const ALIAS: &str = "cf-aig-byok-alias";
+
+/// `true`: keys of the settings are not used.
+pub(crate) const NO_WHOLESALE: &str = "cf-aig-no-wholesale";
+
+/// Longest secret, in bytes; a service account's file has some thousands.
+const SECRET_MAX: usize = 16 << 10;
+
+/// The greatest weight.
+const WEIGHT_MAX: u32 = 100;
+
+/// Where the keys lie with which secrets are sealed.
+#[derive(Clone, Debug)]
+pub struct SecretPlace {
+    /// The folder of the key file.
+    pub folder: PathBuf,
+    /// The keys, where the environment has them.
+    pub environment: Option<String>,
+}
+
+/// A key that is kept, without its secret.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeptKey {
+    /// Its id.
+    pub id: String,
+    /// Whose it is.
+    pub account: String,
+    /// The gateway that it is for.
+    pub gateway: String,
+    /// The provider's slug.
+    pub provider: String,
+    /// By what a request names it.
+    pub alias: String,
+    /// Whether it is used by requests that name no alias.
+    pub is_default: bool,
+    /// Its share among the keys of its alias.
+    pub weight: u32,
+    /// The last characters, for people.
+    pub preview: String,
+    /// Seconds since 1970.
+    pub created: u64,
+    /// Seconds since 1970.
+    pub modified: u64,
+}
+
+/// A wish for a key to be kept.
+#[derive(Clone, Debug)]
+pub struct NewKept {
+    /// The account.
+    pub account: String,
+    /// The gateway.
+    pub gateway: String,
+    /// The provider's slug.
+    pub provider: String,
+    /// By what a request names it.
+    pub alias: String,
+    /// Whether it is used by requests that name no alias.
+    pub is_default: bool,
+    /// Its share among the keys of its alias, from 1 to 100.
+    pub weight: u32,
+    /// The key itself.
+    pub secret: ProviderSecret,
+}
+
+/// A key and its sealed secret.
+#[derive(Debug)]
+pub(crate) struct Sealed {
+    key: KeptKey,
+    secret: String,
+}
+
+/// For which requests a provider with kept keys was made: account, gateway, provider, alias.
+type Place = (String, String, String, Option<String>);
+
+/// The keys of all accounts, and the providers that were made with them.
+#[derive(Debug, Default)]
+pub(crate) struct Kept {
+    keys: Vec<Sealed>,
+    /// With what each was made of, so that other settings make it anew.
+    made: Mutex<HashMap<Place, (Arc<Configured>, Arc<Configured>)>>,
+}
+
+/// Providers with kept keys that are remembered; the names of aliases come from callers, but must be there.
+const MADE_MAX: usize = 10_000;
+
+const COLUMNS: &str =
+    "id, account, gateway, provider, alias, is_default, weight, secret, preview, created, modified";
+
+/// All keys that are kept.
+pub(crate) fn read(work: &store::Work<'_>) -> Result<Kept, store::Error> {
+    let sql = format!("SELECT {COLUMNS} FROM gateway_provider_keys ORDER BY created, id");
+    let rows = work.query(&sql, &[])?;
+    Ok(Kept { keys: rows.iter().map(row).collect::<Result<_, _>>()?, made: Mutex::default() })
+}
+
+fn row(row: &Row) -> Result<Sealed, store::Error> {
+    let key = KeptKey {
+        id: row.text(0)?.to_owned(),
+        account: row.text(1)?.to_owned(),
+        gateway: row.text(2)?.to_owned(),
+        provider: row.text(3)?.to_owned(),
+        alias: row.text(4)?.to_owned(),
+        is_default: row.integer(5)? != 0,
+        weight: u32::try_from(row.integer(6)?).unwrap_or(1),
+        preview: row.text(8)?.to_owned(),
+        created: row.integer(9)?.unsigned_abs(),
+        modified: row.integer(10)?.unsigned_abs(),
+    };
+    Ok(Sealed { key, secret: row.text(7)?.to_owned() })
+}
+
+/// What a sealed secret is bound to.
+fn bound_to(id: &str) -> String {
+    format!("provider_keys/{id}")
+}
+
+/// The end of a secret that is long enough for that to tell little.
+fn preview(secret: &str) -> String {
+    let characters: Vec<char> = secret.chars().collect();
+    let shown = if characters.len() >= 16 { 4 } else { 0 };
+    format!("…{}", characters[characters.len() - shown..].iter().collect::<String>())
+}
+
+impl Kept {
+    /// The keys that a request uses.
+    fn used(&self, account: &str, gateway: &str, provider: &str, alias: Option<&str>) -> Vec<&Sealed> {
+        let here = |sealed: &&Sealed| {
+            let key = &sealed.key;
+            key.account == account && key.gateway == gateway && key.provider == provider
+        };
+        let of = |alias: &str| self.keys.iter().filter(here).filter(|s| s.key.alias == alias).collect();
+        if let Some(alias) = alias {
+            return of(alias);
+        }
+        let marked: Vec<&Sealed> = self.keys.iter().filter(here).filter(|s| s.key.is_default).collect();
+        if marked.is_empty() { of(DEFAULT) } else { marked }
+    }
+}
+
+fn broken(error: &SecretError) -> Error {
+    tracing::error!(%error, "a provider's key cannot be used");
+    Error::new(ErrorKind::Unavailable, format!("A provider's key cannot be used: {error}"))
+}
+
+impl Gateway {
+    /// Says where the keys lie with which secrets are sealed. Called once; without it no key can be kept.
+    pub fn seal_with(&self, place: SecretPlace) {
+        // A second place would not open what the first sealed.
+        let _ = self.0.secrets.set(place);
+    }
+
+    fn keyring(&self, make: bool) -> Result<Keyring, Error> {
+        let place = self.0.secrets.get().ok_or_else(|| {
+            Error::new(
+                ErrorKind::Unavailable,
+                "This server has no place for the key that secrets are sealed with",
+            )
+        })?;
+        let (folder, environment) = (place.folder.as_path(), place.environment.as_deref());
+        let keyring =
+            if make { Keyring::load(folder, environment) } else { Keyring::find(folder, environment) };
+        keyring.map_err(|error| broken(&error))
+    }
+
+    /// The keys that are kept for a gateway, the oldest first.
+    ///
+    /// # Errors
+    /// When the store fails.
+    pub async fn kept_keys(&self, account: &str, gateway: &str) -> Result<Vec<KeptKey>, Error> {
+        let directory = self.directory().await?;
+        let found = directory.kept.keys.iter().map(|sealed| &sealed.key);
+        Ok(found.filter(|key| key.account == account && key.gateway == gateway).cloned().collect())
+    }
+
+    /// Keeps a key.
+    ///
+    /// # Errors
+    /// Names the field that is wrong; else when the gateway is not there, or the store or the key file fails.
+    pub async fn keep_key(&self, new: NewKept) -> Result<KeptKey, Error> {
+        self.gateway(&new.account, &new.gateway).await?;
+        check_id("alias", &new.alias)?;
+        let is_custom = new.provider.strip_prefix("custom-").is_some_and(|name| !name.is_empty());
+        if !is_custom && !PROVIDERS.iter().any(|provider| provider.slug == new.provider) {
+            let shown: String = new.provider.chars().take(64).collect();
+            let message = format!("Invalid value for 'provider_slug': there is no provider '{shown}'");
+            return Err(Error::invalid("provider_slug", message));
+        }
+        check_id("provider_slug", &new.provider)?;
+        let secret = new.secret.reveal().trim().to_owned();
+        if secret.is_empty() || secret.len() > SECRET_MAX {
+            let message = format!("Invalid value for 'secret': expected 1 to {SECRET_MAX} bytes");
+            return Err(Error::invalid("secret", message));
+        }
+        // Vertex's credentials are JSON of several lines; keys that go into a header are not.
+        if !secret.starts_with('{') && secret.chars().any(|c| c.is_control() || !c.is_ascii()) {
+            let message = "Invalid value for 'secret': it holds what no header can";
+            return Err(Error::invalid("secret", message));
+        }
+        if new.weight == 0 || new.weight > WEIGHT_MAX {
+            let message = format!("Invalid value for 'weight': expected 1 to {WEIGHT_MAX}");
+            return Err(Error::invalid("weight", message));
+        }
+        let (id, now) = (uuid::Uuid::now_v7().to_string(), self.now());
+        let key = KeptKey {
+            preview: preview(&secret),
+            account: new.account,
+            gateway: new.gateway,
+            provider: new.provider,
+            alias: new.alias,
+            is_default: new.is_default,
+            weight: new.weight,
+            created: now,
+            modified: now,
+            id,
+        };
+        let sealed = self.keyring(true)?.seal(&secret.into(), &bound_to(&key.id));
+        let sealed = sealed.map_err(|error| broken(&error))?;
+        let values: Vec<Value> = vec![
+            key.id.as_str().into(),
+            key.account.as_str().into(),
+            key.gateway.as_str().into(),
+            key.provider.as_str().into(),
+            key.alias.as_str().into(),
+            i64::from(key.is_default).into(),
+            i64::from(key.weight).into(),
+            sealed.into(),
+            key.preview.as_str().into(),
+            number(now).into(),
+        ];
+        let inserted = self.write("The provider's key could not be kept", move |work| {
+            let sql = format!(
+                "INSERT INTO gateway_provider_keys ({COLUMNS})
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?10)"
+            );
+            work.execute(&sql, &values)?;
+            changed(work)
+        });
+        inserted.await?;
+        Ok(key)
+    }
+
+    /// Forgets a key that is kept.
+    ///
+    /// # Errors
+    /// When it is not there, or the store fails.
+    pub async fn forget_key(&self, account: &str, gateway: &str, id: &str) -> Result<KeptKey, Error> {
+        let kept = self.kept_keys(account, gateway).await?;
+        let Some(key) = kept.into_iter().find(|key| key.id == id) else {
+            let shown: String = id.chars().take(64).collect();
+            return Err(Error::new(ErrorKind::NotFound, format!("There is no key of a provider '{shown}'")));
+        };
+        let values = [key.id.as_str().into()];
+        let deleted = self.write("The provider's key could not be removed", move |work| {
+            work.execute("DELETE FROM gateway_provider_keys WHERE id = ?1", &values)?;
+            changed(work)
+        });
+        deleted.await?;
+        Ok(key)
+    }
+
+    /// Seals every secret with a new key and forgets the old one; with the first key of the environment where that holds
+    /// the keys. Gives how many were sealed. Other servers on this machine go on without a pause.
+    ///
+    /// # Errors
+    /// When a secret cannot be opened, or the store or the key file fails. What was sealed before stays readable.
+    pub async fn reseal(&self) -> Result<usize, Error> {
+        let place = self.0.secrets.get().cloned();
+        let in_file = place.filter(|place| place.environment.is_none()).map(|place| place.folder);
+        let keyring = match &in_file {
+            Some(folder) => Keyring::add_key(folder).map_err(|error| broken(&error))?,
+            None => self.keyring(false)?,
+        };
+        let resealed = self.write("Secrets could not be sealed anew", move |work| {
+            let rows = work.query("SELECT id, secret FROM gateway_provider_keys", &[])?;
+            let failed = |error: SecretError| store::Error::Undone(error.to_string());
+            for row in &rows {
+                let id = row.text(0)?;
+                let secret = keyring.open(row.text(1)?, &bound_to(id)).map_err(failed)?;
+                let sealed = keyring.seal(&secret, &bound_to(id)).map_err(failed)?;
+                let values = [id.into(), sealed.into()];
+                work.execute("UPDATE gateway_provider_keys SET secret = ?2 WHERE id = ?1", &values)?;
+            }
+            changed(work)?;
+            Ok(rows.len())
+        });
+        let resealed = resealed.await?;
+        if let Some(folder) = &in_file {
+            Keyring::retire_keys(folder).map_err(|error| broken(&error))?;
+        }
+        Ok(resealed)
+    }
+
+    /// The provider with the keys that are kept for a request; nothing where none are.
+    ///
+    /// # Errors
+    /// When the alias is not there, or a secret cannot be opened.
+    pub(crate) async fn with_kept_keys(
+        &self,
+        account: &str,
+        gateway: &str,
+        provider: &Arc<Configured>,
+        alias: Option<&str>,
+    ) -> Result<Option<Arc<Configured>>, Error> {
+        let directory = self.directory().await?;
+        let kept = &directory.kept;
+        if kept.keys.is_empty() && alias.is_none() {
+            return Ok(None);
+        }
+        let place: Place =
+            (account.into(), gateway.into(), provider.slug.to_string(), alias.map(str::to_owned));
+        if let Some((of, made)) = kept.made.lock().unwrap_or_else(PoisonError::into_inner).get(&place)
+            && Arc::ptr_eq(of, provider)
+        {
+            return Ok(Some(Arc::clone(made)));
+        }
+        let used = kept.used(account, gateway, &provider.slug, alias);
+        if used.is_empty() {
+            return match alias {
+                None => Ok(None),
+                Some(alias) => {
+                    let shown: String = alias.chars().take(64).collect();
+                    let message =
+                        format!("No key of {} is kept here under the alias '{shown}'", provider.slug);
+                    Err(Error::invalid(ALIAS, message))
+                }
+            };
+        }
+        let keys = self.open_secrets(&used)?;
+        let owner = format!("{account}/{gateway}");
+        let made = provider.with_keys(keys, &owner).map_err(|error| {
+            Error::new(ErrorKind::Unavailable, format!("A provider's key cannot be used: {error}"))
+        })?;
+        let made = Arc::new(made);
+        let mut all = kept.made.lock().unwrap_or_else(PoisonError::into_inner);
+        if all.len() >= MADE_MAX {
+            all.clear();
+        }
+        all.insert(place, (Arc::clone(provider), Arc::clone(&made)));
+        Ok(Some(made))
+    }
+
+    fn open_secrets(&self, sealed: &[&Sealed]) -> Result<Vec<ProviderKey>, Error> {
+        // Read anew each time, which is after a change only: another process may have given it another key.
+        let keyring = self.keyring(false)?;
+        let open = |sealed: &&Sealed| {
+            let secret = keyring.open(&sealed.secret, &bound_to(&sealed.key.id))?;
+            Ok(ProviderKey { secret: secret.reveal().to_owned(), weight: sealed.key.weight })
+        };
+        sealed.iter().map(open).collect::<Result<_, SecretError>>().map_err(|error| broken(&error))
+    }
+}
+
+/// Takes the keys of a gateway that is removed away with it.
+pub(crate) fn remove_of_gateway(work: &store::Work<'_>, place: &[Value; 2]) -> Result<(), store::Error> {
+    let sql = "DELETE FROM gateway_provider_keys WHERE account = ?1 AND gateway = ?2";
+    work.execute(sql, place).map(|_| ())
+}
