@@ -11,6 +11,7 @@ use base::NanoUsd;
 use protocol::{Error, ErrorKind};
 use sha2::{Digest, Sha256};
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 use store::{Row, Value};
 
@@ -303,15 +304,19 @@ impl Gateway {
         Ok(Key { revoked: key.revoked.or(Some(now)), ..key })
     }
 
-    /// A key by its id, or by its first characters when no other begins so.
+    /// A key by its id, or by its first characters or its name when no other has them.
     async fn find_key(&self, id: &str) -> Result<Key, Error> {
         let directory = self.directory().await?;
-        let mut found = directory.keys.values().filter(|key| &*key.id.0 == id || key.shown == id);
+        let by_id = directory.keys.get(&KeyId(id.into()));
+        let of = |key: &&Arc<Key>| key.shown == id || key.name == id;
+        let mut found =
+            by_id.into_iter().chain(directory.keys.values().filter(of).filter(|_| by_id.is_none()));
         match (found.next(), found.next()) {
             (Some(key), None) => Ok(Key::clone(key)),
             (None, _) => Err(Error::new(ErrorKind::NotFound, format!("There is no key '{id}'"))),
             (Some(_), Some(_)) => {
-                Err(Error::invalid("key", format!("More than one key begins with '{id}'; give its id")))
+                let message = format!("More than one key is called '{id}' or begins so; give its id");
+                Err(Error::invalid("key", message))
             }
         }
     }

@@ -4,6 +4,7 @@ use crate::kept;
 use anyhow::Context;
 use base::SystemClock;
 use gateway::Gateway;
+use gateway::byok::SecretPlace;
 use gateway::price::{Book, import};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -38,6 +39,12 @@ pub fn prices(files: &[PathBuf]) -> anyhow::Result<Book> {
         book.add(imported.with_context(|| format!("{} is no file of prices", file.display()))?);
     }
     Ok(book)
+}
+
+/// Where the keys lie with which providers' keys are sealed: in the environment, else in the data folder.
+#[must_use]
+pub fn secrets(data_dir: &Path) -> SecretPlace {
+    SecretPlace { folder: data_dir.to_owned(), environment: std::env::var("HEARTH_SECRET_KEY").ok() }
 }
 
 /// Accounts, keys, gateways and the ledger of a store.

@@ -113,6 +113,29 @@ fn an_open_address_without_a_key_is_refused_in_one_sentence() {
     let error = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1));
     assert!(error.contains("needs a key") && error.trim().lines().count() == 1, "{error}");
+    assert!(error.contains("hearth keys create") && error.contains("--api-key"), "{error}");
+}
+
+#[test]
+fn an_open_address_starts_without_an_api_key_when_there_are_keys() {
+    let data = folder();
+    assert!(run(&data, &["keys", "create", "laptop"]).status.success());
+    let mut child = hearth(data.path())
+        .args(["serve", "--listen", "0.0.0.0:0", "--threads", "1"])
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("hearth runs");
+    let stderr = child.stderr.take().expect("piped");
+    let listens = BufReader::new(stderr).lines().any(|line| line.is_ok_and(|line| line.contains("http://")));
+    let _ = child.kill();
+    let _ = child.wait();
+    assert!(listens);
+    // By its name, where no other key has it.
+    assert!(run(&data, &["keys", "revoke", "laptop"]).status.success());
+    assert!(run(&data, &["keys", "create", "laptop"]).status.success());
+    let output = run(&data, &["keys", "revoke", "laptop"]);
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && error.contains("More than one key"), "{error}");
 }
 
 #[test]

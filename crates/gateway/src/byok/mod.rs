@@ -97,12 +97,15 @@ pub(crate) struct Sealed {
 /// For which requests a provider with kept keys was made: account, gateway, provider, alias.
 type Place = (String, String, String, Option<String>);
 
+/// The provider of the settings or of the account, and what was made of it.
+type Made = (Arc<Configured>, Arc<Configured>);
+
 /// The keys of all accounts, and the providers that were made with them.
 #[derive(Debug, Default)]
 pub(crate) struct Kept {
     keys: Vec<Sealed>,
     /// With what each was made of, so that other settings make it anew.
-    made: Mutex<HashMap<Place, (Arc<Configured>, Arc<Configured>)>>,
+    made: Mutex<HashMap<Place, Made>>,
 }
 
 /// Providers with kept keys that are remembered; the names of aliases come from callers, but must be there.

@@ -83,7 +83,7 @@ pub(crate) fn check(url: &str, reach: Reach) -> Result<(), Error> {
             // Systems read `127.1`, `2130706433` and `0x7f.1` as addresses too.
             let last = name.rsplit('.').next().unwrap_or_default();
             !name.contains('.')
-                || LOCAL_NAMES.iter().any(|end| ends(&end))
+                || LOCAL_NAMES.iter().any(ends)
                 || last.starts_with(|c: char| c.is_ascii_digit())
         }
     };

@@ -84,13 +84,16 @@ pub enum Reach {
     Private,
 }
 
+/// Providers of the settings, and those with an account's over them.
+type Merged = (Arc<Providers>, Arc<Providers>);
+
 /// Providers of all accounts, and what they make together with those of the settings.
 #[derive(Debug, Default)]
 pub(crate) struct Customs {
     all: Vec<Arc<Custom>>,
     ready: HashMap<String, Vec<Arc<Configured>>>,
     /// By account, with those of the settings that it was made of.
-    merged: Mutex<HashMap<String, (Arc<Providers>, Arc<Providers>)>>,
+    merged: Mutex<HashMap<String, Merged>>,
 }
 
 const COLUMNS: &str = "id, account, slug, base_url, enabled, private, about, created, modified";

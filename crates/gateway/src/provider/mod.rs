@@ -229,6 +229,12 @@ impl Configured {
         &self.base
     }
 
+    /// How many keys are set.
+    #[must_use]
+    pub const fn keys(&self) -> usize {
+        self.wishes.keys.len()
+    }
+
     /// Whether it can be asked in a dialect.
     #[must_use]
     pub fn speaks(&self, dialect: Dialect) -> bool {

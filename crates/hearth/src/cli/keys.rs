@@ -19,8 +19,8 @@ const DAY: u64 = 86_400;
 Examples:
   hearth keys create laptop
   hearth keys create ci --days 90 --requests-per-minute 60 --budget 20 --budget-days 30
-  hearth keys rotate KEY --overlap 3600
-  hearth keys revoke KEY")]
+  hearth keys rotate laptop --overlap 3600
+  hearth keys revoke laptop")]
 pub(super) struct Args {
     #[command(subcommand)]
     command: Command,
@@ -40,7 +40,7 @@ enum Command {
     },
     /// Give a key a new secret and print it, this one time; its id, limits and history stay
     Rotate {
-        /// The key's id, or its first characters as the list shows them
+        /// The key's id, or its name or first characters where no other key has them
         key: String,
         /// Seconds for which the old secret is still taken
         #[arg(long, value_name = "SECONDS", default_value = "0")]
@@ -48,7 +48,7 @@ enum Command {
     },
     /// End a key; every server takes it no more within a second
     Revoke {
-        /// The key's id, or its first characters as the list shows them
+        /// The key's id, or its name or first characters where no other key has them
         key: String,
     },
 }

@@ -11,6 +11,7 @@ mod keys;
 mod locate;
 mod managed;
 mod models;
+mod providers;
 mod prune;
 mod serve;
 mod style;
@@ -80,6 +81,8 @@ enum Command {
     Accounts(accounts::Args),
     /// Make, list, change and remove gateways
     Gateways(gateways::Args),
+    /// List, add, test and remove providers, and keep their keys
+    Providers(providers::Args),
     /// Show what was used and what it cost
     Usage(usage::Args),
     /// Show text as the tokens a model sees
@@ -148,6 +151,7 @@ pub fn main() -> ExitCode {
         Command::Keys(args) => keys::run(&session, args),
         Command::Accounts(args) => accounts::run(&session, args),
         Command::Gateways(args) => gateways::run(&session, args),
+        Command::Providers(args) => providers::run(&session, args),
         Command::Usage(args) => usage::run(&session, args),
         Command::Tokenize(args) => tokenize::run(&session, args),
         Command::Bench(args) => bench::run(&session, args),

@@ -3,7 +3,8 @@
 //! The port is taken first, so that a taken one is told at once; then models are pulled and loaded while the server
 //! already listens and says on `/healthz` that it cannot answer yet. It can once every model that was asked for is
 //! there: what watches health may then rely on all of them. A model that cannot be loaded ends the start. SIGINT or
-//! SIGTERM ends: requests in flight may go on for the shutdown limit, a second signal ends at once.
+//! SIGTERM ends: requests in flight may go on for the shutdown limit, a second signal ends at once. SIGHUP reads the
+//! settings file again and takes its providers; requests in flight go on with those that they began with.
 
 use super::locate::{Located, locate};
 use super::style::{self, Style};
@@ -15,7 +16,7 @@ use crate::kept::{Kept, Limits};
 use crate::metrics;
 use crate::pull::{self, Progress};
 use crate::state;
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use base::{Clock, SystemClock};
 use gateway::Gateway;
 use gateway::call::Proxy;
@@ -53,33 +54,45 @@ const ENDED_AT_ONCE: i32 = 130;
 
 /// Runs `hearth serve`.
 pub(super) fn run(session: &Session, args: Args) -> anyhow::Result<()> {
-    let (settings, file) = session.settings(args.wishes)?;
+    let (settings, file) = session.settings(args.wishes.clone())?;
     let catalog = session.catalog()?;
     let runtime = runtime()?;
-    let result = runtime.block_on(serve(&settings, &catalog, file.as_deref()));
+    let again = || session.settings(args.wishes.clone()).map(|(settings, _)| settings);
+    let result = runtime.block_on(serve(&settings, &catalog, file.as_deref(), &again));
     // What still runs has had its time: a load that was interrupted need not be waited for.
     runtime.shutdown_background();
     result
 }
 
-async fn serve(settings: &Settings, catalog: &Catalog, file: Option<&Path>) -> anyhow::Result<()> {
+async fn serve(
+    settings: &Settings,
+    catalog: &Catalog,
+    file: Option<&Path>,
+    again: &(dyn Fn() -> anyhow::Result<Settings> + Sync),
+) -> anyhow::Result<()> {
     let listener =
         TcpListener::bind(settings.listen).await.map_err(|error| cannot_listen(settings.listen, &error))?;
     let address = listener.local_addr().context("the socket has no address")?;
     let local = start_device(settings)?;
     let status = Arc::new(Health::new(Arc::clone(&local), &settings.models));
-    let mut stop = Stop::new().context("signals cannot be watched")?;
+    let proxy = start_proxy(settings)?;
+    let reload = || reload(settings, &proxy, again);
+    let mut stop = Stop::new(&reload).context("signals cannot be watched")?;
     let (ended, end) = tokio::sync::oneshot::channel::<()>();
     // The engines end their streams properly a little before connections are cut.
     let config = http::Config {
         api_key: settings.api_key.as_ref().map(|key| key.secret().to_owned()),
         grace: settings.shutdown_limit,
-        proxy: Some(start_proxy(settings)?),
+        proxy: Some(Arc::clone(&proxy)),
+        reach: settings.reach,
         ..http::Config::default()
     };
     let store = open_state(settings)?;
     let kept = keep(settings, store.as_ref());
     let gateway = start_gateway(settings, store).await?;
+    if !settings.listen.ip().is_loopback() && settings.api_key.is_none() {
+        check_keys(settings.listen, gateway.as_ref()).await?;
+    }
     let served = Arc::clone(&status) as Arc<dyn Status>;
     let server = http::serve(config, backend(&local), served, kept, gateway, listener, end);
     let server = tokio::spawn(server);
@@ -131,22 +144,40 @@ fn cannot_listen(address: SocketAddr, error: &io::Error) -> anyhow::Error {
     }
 }
 
-/// SIGINT and SIGTERM.
-struct Stop {
+/// The signals that end the server, and the one that has it read its settings again.
+struct Stop<'a> {
     interrupt: Signal,
     terminate: Signal,
+    hangup: Signal,
+    /// Whether there is a terminal, whose end is a hangup too and ends the server.
+    terminal: bool,
+    reload: &'a (dyn Fn() + Sync),
 }
 
-impl Stop {
-    fn new() -> io::Result<Self> {
-        Ok(Self { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())? })
+impl<'a> Stop<'a> {
+    fn new(reload: &'a (dyn Fn() + Sync)) -> io::Result<Self> {
+        Ok(Self {
+            interrupt: signal(SignalKind::interrupt())?,
+            terminate: signal(SignalKind::terminate())?,
+            hangup: signal(SignalKind::hangup())?,
+            terminal: io::stdin().is_terminal(),
+            reload,
+        })
     }
 
-    /// Resolves at each signal, once.
+    /// Resolves at each signal that ends the server, once.
     async fn asked(&mut self) {
-        tokio::select! {
-            _ = self.interrupt.recv() => {}
-            _ = self.terminate.recv() => {}
+        loop {
+            tokio::select! {
+                _ = self.interrupt.recv() => return,
+                _ = self.terminate.recv() => return,
+                _ = self.hangup.recv() => {
+                    if self.terminal && !io::stdin().is_terminal() {
+                        return;
+                    }
+                    (self.reload)();
+                }
+            }
         }
     }
 }
@@ -194,6 +225,7 @@ fn keep(settings: &Settings, store: Option<&Store>) -> Kept {
 async fn start_gateway(settings: &Settings, store: Option<Store>) -> anyhow::Result<Option<Gateway>> {
     let Some(store) = store else { return Ok(None) };
     let gateway = state::gateway(store, state::prices(&settings.prices)?).await?;
+    gateway.seal_with(state::secrets(&settings.data_dir));
     gateway
         .ledger()
         .start(&settings.data_dir.join(PROCESSES))
@@ -205,17 +237,51 @@ async fn start_gateway(settings: &Settings, store: Option<Store>) -> anyhow::Res
 /// The folder in which processes that share a ledger find each other.
 const PROCESSES: &str = "processes";
 
+/// A server that the network reaches needs a key that somebody can show.
+async fn check_keys(listen: SocketAddr, gateway: Option<&Gateway>) -> anyhow::Result<()> {
+    let has_keys = match gateway {
+        Some(gateway) => gateway.has_keys().await?,
+        None => false,
+    };
+    ensure!(
+        has_keys,
+        "--listen {listen} is open to the network, which needs a key: make one with `hearth keys create NAME`, or set --api-key or HEARTH_API_KEY (or listen on 127.0.0.1)"
+    );
+    Ok(())
+}
+
 /// What asks providers.
 fn start_proxy(settings: &Settings) -> anyhow::Result<Arc<Proxy>> {
+    let upstream = Upstream::new().context("TLS cannot be set up")?;
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
+    Ok(Arc::new(Proxy::new(providers(settings)?, upstream, clock)))
+}
+
+/// The providers of the settings.
+pub(super) fn providers(settings: &Settings) -> anyhow::Result<Providers> {
     let environment = |name: &str| std::env::var(name).ok();
     let wishes = settings
         .providers
         .iter()
         .map(|(slug, arg)| Ok((slug.clone(), arg.wishes(slug, environment)?)))
         .collect::<anyhow::Result<_>>()?;
-    let upstream = Upstream::new().context("TLS cannot be set up")?;
-    let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
-    Ok(Arc::new(Proxy::new(Providers::new(wishes)?, upstream, clock)))
+    Ok(Providers::new(wishes)?)
+}
+
+/// Puts the providers of the settings file as it is now in the place of those before. Where the file cannot be used,
+/// what is goes on.
+fn reload(old: &Settings, proxy: &Proxy, again: &(dyn Fn() -> anyhow::Result<Settings> + Sync)) {
+    let read = again().and_then(|new| Ok((providers(&new)?, new)));
+    match read {
+        Ok((providers, new)) => {
+            proxy.replace(providers);
+            style::say(&format!("read the settings again; {} providers are set", new.providers.len()));
+            if (Settings { providers: old.providers.clone(), ..new }) != *old {
+                style::warn("settings other than providers have changed; they hold from the next start on");
+            }
+        }
+        Err(error) => style::warn(&format!("the settings stay as they were: {error:#}")),
+    }
 }
 
 /// The device and everything but models.

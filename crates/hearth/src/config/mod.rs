@@ -16,6 +16,7 @@ pub use values::{
 };
 
 use base::{Bytes, Tokens};
+use gateway::custom::Reach;
 use serde::Deserialize;
 use serving::{KvFormat, StepTime};
 use std::collections::BTreeMap;
@@ -33,7 +34,7 @@ pub struct Layer {
     #[serde(rename = "models")]
     pub models: Option<Vec<ModelArg>>,
 
-    /// Address and port to listen on; any but loopback needs --api-key [default: 127.0.0.1:8790]
+    /// Address and port to listen on; any but loopback needs --api-key, or a key of `hearth keys` [default: 127.0.0.1:8790]
     #[arg(long, value_name = "ADDR", env = "HEARTH_LISTEN", hide_env_values = true)]
     pub listen: Option<Listen>,
 
@@ -108,13 +109,17 @@ pub struct Layer {
     #[arg(skip)]
     pub providers: Option<BTreeMap<String, ProviderArg>>,
 
+    /// Whether accounts may make providers that speak plain HTTP or lie inside private networks [default: off]
+    #[arg(long, value_name = "ON_OFF", env = "HEARTH_PRIVATE_PROVIDERS", hide_env_values = true)]
+    pub private_providers: Option<Switch>,
+
     /// Folder for models and state; a global flag, so not declared here.
     #[arg(skip)]
     pub data_dir: Option<PathBuf>,
 }
 
 /// The keys of `hearth.toml`, as its reader compares them; a test holds them to [`Layer`].
-const KEYS: [&str; 20] = [
+const KEYS: [&str; 21] = [
     "models",
     "listen",
     "api-key",
@@ -134,6 +139,7 @@ const KEYS: [&str; 20] = [
     "database",
     "prices",
     "providers",
+    "private-providers",
     "data-dir",
 ];
 
@@ -161,6 +167,7 @@ impl Layer {
             database: self.database.or(lower.database),
             prices: self.prices.or(lower.prices),
             providers: self.providers.or(lower.providers),
+            private_providers: self.private_providers.or(lower.private_providers),
             data_dir: self.data_dir.or(lower.data_dir),
         }
     }
@@ -207,6 +214,8 @@ pub struct Settings {
     pub prices: Vec<PathBuf>,
     /// Providers by their names.
     pub providers: BTreeMap<String, ProviderArg>,
+    /// Where providers may be that accounts make.
+    pub reach: Reach,
     /// Folder for models and state.
     pub data_dir: PathBuf,
 }
@@ -214,11 +223,6 @@ pub struct Settings {
 /// Settings that cannot be.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum SettingsError {
-    /// Open to the network and to everybody.
-    #[error(
-        "--listen {0} is open to the network, which needs a key: set --api-key or HEARTH_API_KEY (or listen on 127.0.0.1)"
-    )]
-    OpenWithoutKey(std::net::SocketAddr),
     /// Neither a home folder nor a wish.
     #[error("there is no home folder; say where models may lie with --data-dir or HEARTH_DATA_DIR")]
     NoDataDir,
@@ -237,9 +241,6 @@ impl Settings {
     /// When the settings contradict each other or the rules.
     pub fn resolve(wishes: Layer, default_data_dir: Option<&Path>) -> Result<Self, SettingsError> {
         let listen = wishes.listen.unwrap_or_default().0;
-        if !listen.ip().is_loopback() && wishes.api_key.is_none() {
-            return Err(SettingsError::OpenWithoutKey(listen));
-        }
         let models = wishes.models.unwrap_or_default();
         let mut names = std::collections::HashSet::new();
         for name in models.iter().flat_map(ModelArg::names) {
@@ -269,6 +270,10 @@ impl Settings {
             database,
             prices: wishes.prices.unwrap_or_default(),
             providers: wishes.providers.unwrap_or_default(),
+            reach: match wishes.private_providers {
+                Some(Switch::On) => Reach::Private,
+                _ => Reach::Public,
+            },
             data_dir: data_dir.ok_or(SettingsError::NoDataDir)?,
         })
     }

@@ -113,6 +113,7 @@ impl ProviderArg {
                 first_byte: or(self.first_byte_timeout, usual.first_byte),
                 idle: or(self.idle_timeout, usual.idle),
             },
+            ..Wishes::default()
         })
     }
 }

@@ -79,6 +79,7 @@ fn every_key_of_the_file_is_a_setting_and_every_setting_has_a_key() {
         database = "postgres://u:p@localhost/d"
         prices = ["/p.json"]
         providers = { openai = { models = ["m"] } }
+        private-providers = "on"
         data-dir = "/d"
     "#;
     let settings = resolve(parse(text).expect("parses")).expect("resolves");
@@ -114,6 +115,7 @@ fn every_key_of_the_file_is_a_setting_and_every_setting_has_a_key() {
             "openai".to_owned(),
             ProviderArg { models: vec!["m".to_owned()], ..ProviderArg::default() },
         )]),
+        reach: Reach::Private,
         data_dir: "/d".into(),
     };
     assert_eq!(settings, expected);
@@ -138,15 +140,20 @@ fn flags_lie_over_the_file_and_the_file_over_the_defaults() {
 }
 
 #[test]
-fn the_network_needs_a_key_and_loopback_does_not() {
-    for open in ["0.0.0.0", "192.168.1.5:80", "[::]:8790"] {
-        let error = resolve(flags(&["--listen", open])).expect_err("open");
-        assert!(error.to_string().contains("needs a key"), "{error}");
-        assert_eq!(error.to_string().lines().count(), 1);
-        assert!(resolve(flags(&["--listen", open, "--api-key", "k"])).is_ok());
-    }
-    for closed in ["127.0.0.1:1", "localhost:1", "[::1]:1", ":1", "1", "localhost"] {
-        assert!(resolve(flags(&["--listen", closed])).is_ok(), "{closed}");
+fn a_port_alone_and_localhost_mean_loopback() {
+    for (text, loopback) in [
+        ("0.0.0.0", false),
+        ("192.168.1.5:80", false),
+        ("[::]:8790", false),
+        ("127.0.0.1:1", true),
+        ("localhost:1", true),
+        ("[::1]:1", true),
+        (":1", true),
+        ("1", true),
+        ("localhost", true),
+    ] {
+        let settings = resolve(flags(&["--listen", text])).expect("resolves");
+        assert_eq!(settings.listen.ip().is_loopback(), loopback, "{text}");
     }
 }
 

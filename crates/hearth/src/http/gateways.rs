@@ -2,7 +2,7 @@
 
 use super::App;
 use super::body::read;
-use super::refusal::{Answered, json};
+use super::refusal::{Answered, Refusal, json};
 use super::workers_ai::{Parameters, parameters};
 use crate::moment;
 use axum::body::Body;
@@ -21,20 +21,20 @@ use std::sync::Arc;
 const PER_PAGE: (usize, usize) = (20, 100);
 
 /// Parameters of a path.
-type Named1 = Result<Path<String>, PathRejection>;
-type Named2 = Result<Path<(String, String)>, PathRejection>;
+pub(super) type Named1 = Result<Path<String>, PathRejection>;
+pub(super) type Named2 = Result<Path<(String, String)>, PathRejection>;
 
-fn path<T>(path: Result<Path<T>, PathRejection>) -> Result<T, Error> {
+pub(super) fn path<T>(path: Result<Path<T>, PathRejection>) -> Result<T, Error> {
     path.map(|Path(path)| path).map_err(|error| Error::new(ErrorKind::RouteNotFound, error.body_text()))
 }
 
-fn gateway(app: &App) -> Result<&Gateway, Error> {
+pub(super) fn gateway(app: &App) -> Result<&Gateway, Error> {
     app.gateway.as_ref().ok_or_else(|| {
         Error::new(ErrorKind::Unavailable, "This server cannot use its data folder, where gateways are kept")
     })
 }
 
-fn enveloped(result: &Value, info: Option<Value>) -> Response {
+pub(super) fn enveloped(result: &Value, info: Option<Value>) -> Response {
     let mut envelope = value!({"result": result, "success": true, "errors": [], "messages": []});
     if let Some(info) = info {
         envelope["result_info"] = info;
@@ -43,7 +43,7 @@ fn enveloped(result: &Value, info: Option<Value>) -> Response {
 }
 
 /// A moment as AI Gateway writes it.
-fn time_text(seconds: u64) -> String {
+pub(super) fn time_text(seconds: u64) -> String {
     format!("{}Z", timestamp(seconds).replace(' ', "T"))
 }
 
@@ -55,23 +55,30 @@ fn one(named: &Arc<Named>) -> Response {
 pub(super) async fn list(State(app): State<Arc<App>>, account: Named1, query: Parameters) -> Answered {
     let (gateway, account, query) = (gateway(&app)?, path(account)?, parameters(query)?);
     gateway.check_account(&account).await?;
-    let number = |name: &str, otherwise: usize, most: usize| match find(&query, name) {
+    let mut found = gateway.gateways(&account).await?;
+    if let Some(wanted) = find(&query, "search") {
+        found.retain(|named| named.id.contains(wanted));
+    }
+    page(&query, found.iter().map(|named| named.object(time_text)))
+}
+
+/// A page of a list, as the query asks for it.
+pub(super) fn page(
+    query: &[(String, String)],
+    found: impl ExactSizeIterator<Item = Value>,
+) -> Result<Response, Refusal> {
+    let number = |name: &str, otherwise: usize, most: usize| match find(query, name) {
         None => Ok(otherwise),
         Some(text) => text.parse().ok().filter(|number| (1..=most).contains(number)).ok_or_else(|| {
             Error::invalid(name, format!("Invalid value for '{name}': expected a number from 1 to {most}"))
         }),
     };
     let (page, per_page) = (number("page", 1, usize::MAX)?, number("per_page", PER_PAGE.0, PER_PAGE.1)?);
-    let mut found = gateway.gateways(&account).await?;
-    if let Some(wanted) = find(&query, "search") {
-        found.retain(|named| named.id.contains(wanted));
-    }
-    let skip = (page - 1).saturating_mul(per_page);
-    let shown: Vec<Value> =
-        found.iter().skip(skip).take(per_page).map(|named| named.object(time_text)).collect();
+    let total = found.len();
+    let shown: Vec<Value> = found.skip((page - 1).saturating_mul(per_page)).take(per_page).collect();
     let info = value!({
-        "page": page, "per_page": per_page, "count": shown.len(), "total_count": found.len(),
-        "total_pages": found.len().div_ceil(per_page),
+        "page": page, "per_page": per_page, "count": shown.len(), "total_count": total,
+        "total_pages": total.div_ceil(per_page),
     });
     Ok(enveloped(&Value::Array(shown), Some(info)))
 }
@@ -158,12 +165,12 @@ fn time(name: &str, text: &str) -> Result<u64, Error> {
     })
 }
 
-fn find<'a>(query: &'a [(String, String)], name: &str) -> Option<&'a str> {
+pub(super) fn find<'a>(query: &'a [(String, String)], name: &str) -> Option<&'a str> {
     query.iter().find(|(found, _)| found == name).map(|(_, value)| value.as_str())
 }
 
 /// The body, an object.
-async fn fields(app: &App, request: Request) -> Result<Map<String, Value>, Error> {
+pub(super) async fn fields(app: &App, request: Request) -> Result<Map<String, Value>, Error> {
     let (_, body) = read(app, request).await?;
     body.parse(|bytes| {
         serde_json::from_slice(bytes)

@@ -7,6 +7,7 @@
 mod anthropic;
 mod binding;
 mod body;
+mod custom_providers;
 mod front;
 mod gateways;
 mod meter;
@@ -14,6 +15,7 @@ mod metrics;
 mod openai;
 mod patient;
 mod policy;
+mod provider_configs;
 mod providers;
 mod refusal;
 mod rerank;
@@ -32,6 +34,8 @@ use crate::kept::Kept;
 use base::{Bytes, Clock};
 use gateway::Gateway;
 use gateway::call::Proxy;
+use gateway::custom::Reach;
+use gateway::provider::Providers;
 use protocol::{Backend, Error, ModelInfo, no_such_model};
 use std::sync::Arc;
 use std::time::Duration;
@@ -65,6 +69,8 @@ pub struct Config {
     pub max_connections: usize,
     /// What asks providers; none where nobody is asked.
     pub proxy: Option<Arc<Proxy>>,
+    /// Where providers may be that accounts make.
+    pub reach: Reach,
 }
 
 impl Default for Config {
@@ -83,6 +89,7 @@ impl Default for Config {
             grace: Duration::from_secs(10),
             max_connections: 4096,
             proxy: None,
+            reach: Reach::Public,
         }
     }
 }
@@ -109,6 +116,16 @@ impl App {
             let here: Vec<&str> = models.iter().map(|model| model.id.as_str()).collect();
             no_such_model(name, &here)
         })
+    }
+
+    /// Who can be asked in an account; nothing where nobody is.
+    async fn providers(&self, account: &str) -> Result<Option<Arc<Providers>>, Error> {
+        let Some(proxy) = &self.config.proxy else { return Ok(None) };
+        let of_settings = proxy.providers();
+        match &self.gateway {
+            None => Ok(Some(of_settings)),
+            Some(gateway) => gateway.providers(account, &of_settings).await.map(Some),
+        }
     }
 
     /// The id a model is answered by; a name the backend alone knows stays as it is.

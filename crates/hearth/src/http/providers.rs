@@ -87,7 +87,8 @@ pub(super) async fn divert(
     if app.model(&model).is_ok() {
         return Ok(None);
     }
-    let offers = proxy.providers().of_model(&model);
+    let Some(providers) = app.providers(&asking.caller.account).await? else { return Ok(None) };
+    let offers = providers.of_model(&model);
     let Some((first, _)) = offers.first() else { return Ok(None) };
     if !offers.iter().any(|(provider, _)| provider.speaks(task.dialect())) {
         let (speaks, ask) = match first.dialect {
@@ -119,7 +120,9 @@ pub(super) async fn pass(State(app): State<Arc<App>>, request: Request) -> Answe
         return compat(app, asking, &body, &uri, path).await;
     }
     let Some(proxy) = &app.config.proxy else { return Err(no_provider(slug).into()) };
-    let provider = proxy.providers().get(slug).ok_or_else(|| no_provider(slug))?;
+    let providers = app.providers(&asking.caller.account).await?;
+    let provider = providers.as_ref().and_then(|providers| providers.get(slug));
+    let provider = provider.ok_or_else(|| no_provider(slug))?;
     let bytes = body.bytes().clone();
     let found = if is_json(&asking.headers, &bytes) { Some(body.scan().await?) } else { None };
     let model = match &found {

@@ -2,8 +2,8 @@
 
 use super::refusal::Refusal;
 use super::{
-    App, anthropic, binding, front, gateways, openai, providers, rerank, responses, status, tokenize,
-    workers_ai,
+    App, anthropic, binding, custom_providers, front, gateways, openai, provider_configs, providers, rerank,
+    responses, status, tokenize, workers_ai,
 };
 use axum::Router;
 use axum::extract::Request;
@@ -160,6 +160,36 @@ pub(super) const ROUTES: &[Route] = &[
         path: "/client/v4/accounts/{account}/ai-gateway/gateways/{id}",
         about: "GET   one gateway; PUT changes, DELETE removes it",
         handler: || get(gateways::get).put(gateways::update).delete(gateways::delete),
+    },
+    Route {
+        path: "/client/v4/accounts/{account}/ai-gateway/gateways/{id}/provider_configs",
+        about: "GET   kept keys of providers; POST keeps one",
+        handler: || get(provider_configs::list).post(provider_configs::create),
+    },
+    Route {
+        path: "/client/v4/accounts/{account}/ai-gateway/gateways/{id}/provider_configs/{config}",
+        about: "DELETE forgets a kept key",
+        handler: || axum::routing::delete(provider_configs::delete),
+    },
+    Route {
+        path: "/client/v4/accounts/{account}/ai-gateway/gateways/{id}/url/{provider}",
+        about: "GET   where a provider is called through a gateway",
+        handler: || get(provider_configs::url),
+    },
+    Route {
+        path: "/client/v4/accounts/{account}/ai-gateway/custom-providers",
+        about: "GET   the account's own providers; POST makes one",
+        handler: || get(custom_providers::list).post(custom_providers::create),
+    },
+    Route {
+        path: "/client/v4/accounts/{account}/ai-gateway/custom-providers/{id}",
+        about: "GET   one of them; PUT or PATCH changes, DELETE removes it",
+        handler: || {
+            get(custom_providers::get)
+                .put(custom_providers::update)
+                .patch(custom_providers::update)
+                .delete(custom_providers::delete)
+        },
     },
     Route {
         path: "/client/v4/accounts/{account}/ai-gateway/usage",

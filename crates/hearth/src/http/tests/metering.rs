@@ -1,7 +1,7 @@
 //! Keys before the routes, and the ledger behind them.
 
 use super::*;
-use crate::kept::{self, Limits as Room};
+use crate::kept::Limits as Room;
 use crate::state;
 use gateway::ledger::{Group, Line, Question};
 use gateway::price::Book;
@@ -11,7 +11,7 @@ use tempfile::TempDir;
 
 /// A server with keys, kept responses and a ledger.
 pub(super) struct Fixture {
-    _folder: TempDir,
+    folder: TempDir,
     pub(super) gateway: Gateway,
     pub(super) server: Server,
 }
@@ -25,7 +25,11 @@ impl Fixture {
         let gateway = state::gateway(store, Book::default()).await.unwrap();
         gateway.ledger().start(&folder.path().join("processes")).await.unwrap();
         let server = Server::behind(config, kept, Some(gateway.clone())).await;
-        Self { _folder: folder, gateway, server }
+        Self { folder, gateway, server }
+    }
+
+    pub(super) fn folder(&self) -> std::path::PathBuf {
+        self.folder.path().to_owned()
     }
 
     pub(super) async fn key(&self, account: &str, scopes: &str, limits: Limits) -> (gateway::Key, Secret) {

@@ -9,6 +9,7 @@ mod faults;
 mod gateways;
 mod metering;
 mod openai;
+mod own_providers;
 mod providers;
 mod rerank;
 mod responses;
