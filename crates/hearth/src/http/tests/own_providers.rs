@@ -121,7 +121,10 @@ async fn an_accounts_own_provider_is_called_by_its_slug_and_follows_each_change(
     let passed = server.post("/v1/default/default/custom-lab/chat/completions", chat("a", "")).await;
     assert_eq!(passed.status, 200);
     let url = server.get(&format!("{ACCOUNT}/gateways/default/url/custom-lab")).await.json();
-    assert_eq!(url["result"], "http://localhost/v1/default/default/custom-lab", "by the name it was asked by");
+    assert_eq!(
+        url["result"], "http://localhost/v1/default/default/custom-lab",
+        "by the name it was asked by"
+    );
     assert_eq!(server.get(&format!("{ACCOUNT}/gateways/default/url/nobody")).await.status, 400);
 
     let one_path = format!("{path}/{}", made["id"].as_str().unwrap());
