@@ -3,6 +3,7 @@
 //! The front of the HTTP server makes a [`Caller`] and puts it into the request's extensions; everything behind reads
 //! it there. It holds nothing secret.
 
+use crate::log::Trace;
 use crate::price::CustomCost;
 use serde_json::{Map, Value};
 use std::fmt;
@@ -37,6 +38,8 @@ pub struct Caller {
     pub metadata: Metadata,
     /// What the caller says that the request costs.
     pub custom_cost: Option<CustomCost>,
+    /// What the request's log is made from; none where nothing follows it.
+    pub trace: Option<Trace>,
 }
 
 impl Caller {
@@ -65,6 +68,7 @@ impl Default for Caller {
             gateway: DEFAULT.into(),
             metadata: Metadata::default(),
             custom_cost: None,
+            trace: None,
         }
     }
 }

@@ -14,6 +14,8 @@ pub mod dialect;
 mod directory;
 mod key;
 pub mod ledger;
+pub mod log;
+mod metrics;
 pub mod price;
 pub mod provider;
 mod rate;
@@ -42,7 +44,7 @@ use store::{Part, Store};
 const TABLES: Part = Part { name: "gateway", steps: &[include_str!("tables_1.sql")] };
 
 /// The tables.
-pub const PARTS: [Part; 3] = [TABLES, byok::TABLES, custom::TABLES];
+pub const PARTS: [Part; 4] = [TABLES, byok::TABLES, custom::TABLES, log::TABLES];
 
 /// Everything the gateway knows and keeps. Clones are the same one.
 #[derive(Clone)]
@@ -53,6 +55,8 @@ struct Inner {
     clock: Arc<dyn Clock>,
     known: Known,
     ledger: Ledger,
+    logs: log::Logs,
+    metrics: Arc<metrics::Metrics>,
     book: Book,
     rates: rate::Rates,
     /// Where the keys lie with which providers' keys are sealed.
@@ -67,12 +71,16 @@ impl Gateway {
     pub async fn open(store: Store, clock: Arc<dyn Clock>, book: Book) -> Result<Self, store::Error> {
         let now = account::number(clock.unix_seconds());
         store.write(move |work| account::insert(work, DEFAULT, "Default", now)).await?;
-        let ledger = Ledger::new(store.clone(), Arc::clone(&clock));
+        let metrics = Arc::new(metrics::Metrics::default());
+        let ledger = Ledger::new(store.clone(), Arc::clone(&clock), Arc::clone(&metrics));
+        let logs = log::Logs::new(store.clone(), Arc::clone(&clock), Arc::clone(&metrics));
         Ok(Self(Arc::new(Inner {
             store,
             clock,
             known: Known::default(),
             ledger,
+            logs,
+            metrics,
             book,
             rates: rate::Rates::default(),
             secrets: OnceLock::new(),
@@ -83,6 +91,12 @@ impl Gateway {
     #[must_use]
     pub fn ledger(&self) -> &Ledger {
         &self.0.ledger
+    }
+
+    /// The logs.
+    #[must_use]
+    pub fn logs(&self) -> &log::Logs {
+        &self.0.logs
     }
 
     /// The price of a provider's model, where the price book has one.

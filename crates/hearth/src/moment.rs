@@ -1,5 +1,7 @@
 //! Moments as people write them: seconds since 1970, a day, or a time of a day in UTC.
 
+use protocol::workers_ai::catalog::timestamp;
+
 /// Seconds since 1970 of `1764460800`, `2025-11-30` or `2025-11-30T12:00:00Z`; `None` when it is none of these, or a
 /// day that no calendar has.
 #[must_use]
@@ -30,6 +32,47 @@ pub fn parse(text: &str) -> Option<u64> {
     Some((days - 719_468) * 86_400 + hour * 3600 + minute * 60 + second)
 }
 
+/// Milliseconds since 1970 of what [`parse`] reads, of seconds with a fraction, and of a time with an offset from UTC, such as
+/// `2025-11-30T12:00:00.250+01:00`.
+#[must_use]
+pub fn millis(text: &str) -> Option<u64> {
+    let Some((day, time)) = text.split_once('T') else { return parse(text)?.checked_mul(1000) };
+    let sign = time.find(['Z', '+', '-']).unwrap_or(time.len());
+    let (time, offset) = time.split_at(sign);
+    let offset = match offset {
+        "" | "Z" => 0,
+        _ => {
+            let [hours, minutes] = numbers2(&offset[1..])?;
+            let seconds = i64::try_from(hours * 3600 + minutes * 60).ok()?;
+            if offset.starts_with('-') { -seconds } else { seconds }
+        }
+    };
+    let (time, fraction) = time.split_once('.').unwrap_or((time, ""));
+    if !fraction.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    let thousandths: u64 = format!("{fraction:0<3}").get(..3)?.parse().ok()?;
+    let seconds = parse(&format!("{day}T{time}Z"))?.checked_add_signed(-offset)?;
+    seconds.checked_mul(1000)?.checked_add(thousandths)
+}
+
+/// Hours and minutes of an offset.
+fn numbers2(text: &str) -> Option<[u64; 2]> {
+    let (hours, minutes) = text.split_once(':')?;
+    let number = |part: &str| {
+        (part.len() == 2 && part.bytes().all(|byte| byte.is_ascii_digit())).then(|| part.parse().ok())?
+    };
+    Some([number(hours)?, number(minutes)?])
+}
+
+/// Milliseconds since 1970 as a time in UTC, `2025-11-30T12:00:00.250Z`.
+#[must_use]
+pub fn text(millis: u64) -> String {
+    let seconds = timestamp(millis / 1000).replace(' ', "T");
+    let seconds = seconds.split('.').next().unwrap_or_default();
+    format!("{seconds}.{:03}Z", millis % 1000)
+}
+
 /// Three numbers of so many digits.
 fn numbers(text: &str, between: char, digits: [usize; 3]) -> Option<[u64; 3]> {
     let mut parts = text.split(between);
@@ -58,6 +101,26 @@ mod tests {
             ("2100-03-01", 4_107_542_400),
         ] {
             assert_eq!(parse(text), Some(seconds), "{text}");
+        }
+    }
+
+    #[test]
+    fn fractions_and_offsets_count_and_come_back_as_utc() {
+        for (written, milliseconds) in [
+            ("1764460800", 1_764_460_800_000),
+            ("2025-11-30", 1_764_460_800_000),
+            ("2025-11-30T00:00:00Z", 1_764_460_800_000),
+            ("2025-11-30T00:00:00.25Z", 1_764_460_800_250),
+            ("2025-11-30T01:00:00.250+01:00", 1_764_460_800_250),
+            ("2025-11-29T23:30:00.250999-00:30", 1_764_460_800_250),
+        ] {
+            assert_eq!(millis(written), Some(milliseconds), "{written}");
+        }
+        assert_eq!(text(1_764_460_800_250), "2025-11-30T00:00:00.250Z");
+        for written in
+            ["", "soon", "2025-11-30T00:00:00.x", "2025-11-30T00:00:00+1:00", "2025-11-30T00:00:00+é1:00"]
+        {
+            assert_eq!(millis(written), None, "{written}");
         }
     }
 

@@ -67,6 +67,11 @@ impl Breakers {
         Ok(())
     }
 
+    /// How many models are left alone now.
+    pub fn resting(&self, now: Duration) -> usize {
+        self.circuits().values().filter(|circuit| circuit.failures >= FAILURES && now < circuit.until).count()
+    }
+
     /// Tells what became of a request.
     pub fn tell(&self, provider: &str, model: &str, outcome: Outcome, now: Duration) {
         let mut circuits = self.circuits();

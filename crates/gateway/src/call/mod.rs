@@ -28,7 +28,7 @@ use futures::stream::BoxStream;
 use hyper::http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri};
 use protocol::{Error, ErrorKind};
 use retry::Policy;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::{fmt, io};
 
@@ -84,6 +84,8 @@ pub struct Proxy {
     clock: Arc<dyn Clock>,
     /// How many pauses were drawn.
     draws: AtomicU32,
+    /// How often a provider was asked again.
+    retries: AtomicU64,
 }
 
 impl fmt::Debug for Proxy {
@@ -97,7 +99,14 @@ impl Proxy {
     #[must_use]
     pub fn new(providers: Providers, upstream: Upstream, clock: Arc<dyn Clock>) -> Self {
         let providers = RwLock::new(Arc::new(providers));
-        Self { providers, upstream, breakers: Breakers::default(), clock, draws: AtomicU32::new(0) }
+        Self {
+            providers,
+            upstream,
+            breakers: Breakers::default(),
+            clock,
+            draws: AtomicU32::new(0),
+            retries: AtomicU64::new(0),
+        }
     }
 
     /// The providers of the settings, as they are now. Those of an account are [`Gateway::providers`].
@@ -109,6 +118,18 @@ impl Proxy {
     /// Puts other providers in their place. Calls that run keep those that they began with.
     pub fn replace(&self, providers: Providers) {
         *self.providers.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(providers);
+    }
+
+    /// What happened towards providers, in Prometheus' text form.
+    #[must_use]
+    pub fn metrics(&self) -> String {
+        let (retries, resting) = ("hearth_gateway_retries_total", "hearth_gateway_breakers_open");
+        format!(
+            "# HELP {retries} Attempts at a provider after its first.\n# TYPE {retries} counter\n{retries} {}\n\
+             # HELP {resting} Models of providers that are left alone now.\n# TYPE {resting} gauge\n{resting} {}\n",
+            self.retries.load(Ordering::Relaxed),
+            self.breakers.resting(self.clock.now()),
+        )
     }
 
     /// Makes a call. What a provider refuses comes back as it said it; where none said anything, there is an error.
@@ -201,6 +222,7 @@ impl Proxy {
                 "again"
             );
             tokio::time::sleep(pause).await;
+            self.retries.fetch_add(1, Ordering::Relaxed);
         }
         unreachable!("a policy's attempts end")
     }

@@ -5,6 +5,7 @@
 
 use super::{Ledger, PATIENCE, PAUSES};
 use crate::key::Budget;
+use crate::log::Outcome;
 use crate::price::{Cost, CustomCost, Price};
 use crate::{Caller, Usage, unavailable};
 use base::NanoUsd;
@@ -247,7 +248,10 @@ impl Ledger {
             tokio::time::timeout(OPEN_PATIENCE, write).await.unwrap_or(Err(store::Error::Busy))
         };
         match Opened::outcome(written) {
-            Ok(Written::New | Written::Again) => Ok(entry),
+            Ok(Written::New | Written::Again) => {
+                entry.begin();
+                Ok(entry)
+            }
             Ok(Written::NoRoom) => {
                 entry.ended = true;
                 Err(Error::new(ErrorKind::Overloaded, "The budget of this key is spent"))
@@ -260,6 +264,7 @@ impl Ledger {
             Err(error) => {
                 tracing::warn!(%error, "the ledger takes a request only when it ends");
                 entry.unwritten = Some(again);
+                entry.begin();
                 Ok(entry)
             }
         }
@@ -283,6 +288,14 @@ impl Entry {
     #[must_use]
     pub fn request(&self) -> &str {
         &self.opening.request
+    }
+
+    /// Tells the log that this provider is asked.
+    fn begin(&self) {
+        let Opening { request, provider, model, caller, .. } = &self.opening;
+        if let Some(trace) = &caller.trace {
+            trace.step(request, provider, model);
+        }
     }
 
     /// Remembers what was used so far, for the case that no end comes.
@@ -312,6 +325,20 @@ impl Entry {
         }
     }
 
+    /// Tells log and counters how it ended.
+    fn tell(&self, state: State, usage: Option<Usage>, cost: Option<Cost>) {
+        let outcome = match state {
+            State::Settled => Outcome::Whole,
+            State::Failed(status) => Outcome::Failed(status),
+            State::Interrupted => Outcome::Left,
+        };
+        let Opening { request, provider, model, caller, .. } = &self.opening;
+        self.ledger.0.metrics.count(provider, model, outcome, usage.as_ref(), cost);
+        if let Some(trace) = &caller.trace {
+            trace.step_ended(request, outcome, usage, cost);
+        }
+    }
+
     /// Has the end written, by a task of its own, however often that takes.
     fn write_end(
         &mut self,
@@ -320,6 +347,7 @@ impl Entry {
         cost: Option<Cost>,
     ) -> Option<tokio::task::JoinHandle<()>> {
         self.ended = true;
+        self.tell(state, usage, cost);
         let ledger = self.ledger.clone();
         let runtime = ledger.running().ok()?.runtime.clone();
         let end = End {

@@ -23,6 +23,7 @@ pub use report::{Filter, Group, Line, Question};
 
 use crate::Gateway;
 use crate::account::number;
+use crate::metrics::Metrics;
 use base::Clock;
 use protocol::{Error, ErrorKind};
 use std::fs::{File, TryLockError};
@@ -57,6 +58,7 @@ pub struct Ledger(Arc<Inner>);
 struct Inner {
     store: Store,
     clock: Arc<dyn Clock>,
+    metrics: Arc<Metrics>,
     running: OnceLock<Running>,
     /// Ends that the store has not taken yet.
     waiting: AtomicU64,
@@ -73,10 +75,11 @@ struct Running {
 }
 
 impl Ledger {
-    pub(crate) fn new(store: Store, clock: Arc<dyn Clock>) -> Self {
+    pub(crate) fn new(store: Store, clock: Arc<dyn Clock>, metrics: Arc<Metrics>) -> Self {
         Self(Arc::new(Inner {
             store,
             clock,
+            metrics,
             running: OnceLock::new(),
             waiting: AtomicU64::new(0),
             drained: Notify::new(),

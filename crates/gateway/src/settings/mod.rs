@@ -76,11 +76,8 @@ const NOT_BUILT: &[(&str, &[Harmless])] = &[
     ("dlp", &[Harmless::Off, Harmless::Empty]),
     ("guardrails", &[Harmless::Empty]),
     ("log_classification", &[Harmless::No, Harmless::Off, Harmless::Empty]),
-    ("log_management", &[]),
-    ("log_management_strategy", &[]),
     ("logpush", &[Harmless::No]),
     ("logpush_public_key", &[]),
-    ("otel", &[Harmless::Empty]),
     ("rate_limiting_interval", &[Harmless::Any]),
     ("rate_limiting_limit", &[Harmless::Zero]),
     ("rate_limiting_technique", &[Harmless::Any]),
@@ -125,6 +122,11 @@ impl Harmless {
 }
 
 impl Settings {
+    /// Whether nothing of what is said may be kept.
+    pub(crate) const fn zero_retention(&self) -> bool {
+        false
+    }
+
     /// Reads the fields of a request over what holds already.
     ///
     /// # Errors
@@ -164,8 +166,8 @@ impl Named {
         let mut object = serde_json::json!({
             "id": self.id, "is_default": self.id == DEFAULT, "authentication": true, "byok_only": false,
             "cache_ttl": 0, "created_at": time(self.created), "dlp": null, "guardrails": null,
-            "log_management": null, "log_management_strategy": null, "logpush": false,
-            "logpush_public_key": null, "modified_at": time(self.modified), "otel": [],
+            "logpush": false,
+            "logpush_public_key": null, "modified_at": time(self.modified),
             "rate_limiting_interval": 0, "rate_limiting_limit": 0, "rate_limiting_technique": "fixed",
             "spend_limits": null, "store_id": null, "workers_ai_billing_mode": "postpaid", "zdr": false,
         });

@@ -9,6 +9,7 @@ mod chat;
 mod gateways;
 mod keys;
 mod locate;
+mod logs;
 mod managed;
 mod models;
 mod providers;
@@ -83,6 +84,8 @@ enum Command {
     Gateways(gateways::Args),
     /// List, add, test and remove providers, and keep their keys
     Providers(providers::Args),
+    /// List, show, follow and delete logs of requests
+    Logs(logs::Args),
     /// Show what was used and what it cost
     Usage(usage::Args),
     /// Show text as the tokens a model sees
@@ -152,6 +155,7 @@ pub fn main() -> ExitCode {
         Command::Accounts(args) => accounts::run(&session, args),
         Command::Gateways(args) => gateways::run(&session, args),
         Command::Providers(args) => providers::run(&session, args),
+        Command::Logs(args) => logs::run(&session, args),
         Command::Usage(args) => usage::run(&session, args),
         Command::Tokenize(args) => tokenize::run(&session, args),
         Command::Bench(args) => bench::run(&session, args),

@@ -231,6 +231,7 @@ async fn start_gateway(settings: &Settings, store: Option<Store>) -> anyhow::Res
         .start(&settings.data_dir.join(PROCESSES))
         .await
         .context("the ledger cannot be opened")?;
+    gateway.logs().start(settings.logs.defaults());
     Ok(Some(gateway))
 }
 

@@ -5,9 +5,11 @@
 //! default exists. Reading files happens in [`file`]; nothing here reads the environment by itself.
 
 pub mod file;
+mod logs;
 mod providers;
 mod values;
 
+pub use logs::LogsArg;
 pub use providers::{KeyArg, KeyError, ProviderArg, Spoken};
 pub(crate) use values::RawPrice;
 pub use values::{
@@ -112,6 +114,9 @@ pub struct Layer {
     /// Whether accounts may make providers that speak plain HTTP or lie inside private networks [default: off]
     #[arg(long, value_name = "ON_OFF", env = "HEARTH_PRIVATE_PROVIDERS", hide_env_values = true)]
     pub private_providers: Option<Switch>,
+    /// What holds for logs of gateways that set nothing; in the file only.
+    #[arg(skip)]
+    pub logs: Option<LogsArg>,
 
     /// Folder for models and state; a global flag, so not declared here.
     #[arg(skip)]
@@ -119,7 +124,7 @@ pub struct Layer {
 }
 
 /// The keys of `hearth.toml`, as its reader compares them; a test holds them to [`Layer`].
-const KEYS: [&str; 21] = [
+const KEYS: [&str; 22] = [
     "models",
     "listen",
     "api-key",
@@ -140,6 +145,7 @@ const KEYS: [&str; 21] = [
     "prices",
     "providers",
     "private-providers",
+    "logs",
     "data-dir",
 ];
 
@@ -168,6 +174,7 @@ impl Layer {
             prices: self.prices.or(lower.prices),
             providers: self.providers.or(lower.providers),
             private_providers: self.private_providers.or(lower.private_providers),
+            logs: self.logs.or(lower.logs),
             data_dir: self.data_dir.or(lower.data_dir),
         }
     }
@@ -216,6 +223,8 @@ pub struct Settings {
     pub providers: BTreeMap<String, ProviderArg>,
     /// Where providers may be that accounts make.
     pub reach: Reach,
+    /// What holds for logs of gateways that set nothing.
+    pub logs: LogsArg,
     /// Folder for models and state.
     pub data_dir: PathBuf,
 }
@@ -274,6 +283,7 @@ impl Settings {
                 Some(Switch::On) => Reach::Private,
                 _ => Reach::Public,
             },
+            logs: wishes.logs.unwrap_or_default(),
             data_dir: data_dir.ok_or(SettingsError::NoDataDir)?,
         })
     }

@@ -80,6 +80,7 @@ fn every_key_of_the_file_is_a_setting_and_every_setting_has_a_key() {
         prices = ["/p.json"]
         providers = { openai = { models = ["m"] } }
         private-providers = "on"
+        logs = { payloads = true, payload-limit = "1MiB", strategy = "STOP_INSERTING", retention-days = 0 }
         data-dir = "/d"
     "#;
     let settings = resolve(parse(text).expect("parses")).expect("resolves");
@@ -116,9 +117,18 @@ fn every_key_of_the_file_is_a_setting_and_every_setting_has_a_key() {
             ProviderArg { models: vec!["m".to_owned()], ..ProviderArg::default() },
         )]),
         reach: Reach::Private,
+        logs: LogsArg {
+            payloads: Some(true),
+            payload_limit: settings.logs.payload_limit,
+            strategy: Some(gateway::log::Strategy::StopInserting),
+            retention_days: Some(0),
+            ..LogsArg::default()
+        },
         data_dir: "/d".into(),
     };
     assert_eq!(settings, expected);
+    let logs = settings.logs.defaults();
+    assert_eq!((logs.payload_limit, logs.retention, logs.redaction), (Bytes(1 << 20), None, true));
     assert_eq!(settings.models[1].price.map(|price| price.output.0), Some(2_500_000_000));
     let written = text.lines().filter_map(|line| line.split_once(" = ")).map(|(key, _)| key.trim());
     assert_eq!(written.collect::<Vec<_>>(), KEYS);

@@ -174,7 +174,7 @@ fn allowed(
 }
 
 /// The segment of a path that stands where the route has this parameter.
-fn parameter<'a>(route: &str, path: &'a str, name: &str) -> Option<&'a str> {
+pub(super) fn parameter<'a>(route: &str, path: &'a str, name: &str) -> Option<&'a str> {
     route.split('/').zip(path.split('/')).find(|(segment, _)| *segment == name).map(|(_, value)| value)
 }
 

@@ -5,7 +5,7 @@
 //! and one token of the answer for each piece that was sent, which is never more than the model made. What an account
 //! computes is cached in a namespace of its own.
 
-use super::{App, fresh_id};
+use super::App;
 use futures::StreamExt;
 use futures::stream::unfold;
 use gateway::ledger::{Entry, Opening};
@@ -66,7 +66,7 @@ impl App {
         let (Some(gateway), Ok(model)) = (&self.gateway, self.model(model)) else { return Ok(None) };
         let (context, (prompts, answers, longest)) = (u64::from(model.context), most);
         let opening = Opening {
-            request: fresh_id(),
+            request: uuid::Uuid::now_v7().to_string(),
             caller: caller.clone(),
             provider: LOCAL.to_owned(),
             price: model.price.map(Price::from),

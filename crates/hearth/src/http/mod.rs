@@ -10,6 +10,8 @@ mod body;
 mod custom_providers;
 mod front;
 mod gateways;
+mod logged;
+mod logs;
 mod meter;
 mod metrics;
 mod openai;

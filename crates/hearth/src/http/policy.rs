@@ -4,7 +4,8 @@
 //! Not here: who may come in (`front.rs`), and what a request to one provider goes through (`gateway::call`).
 
 use super::body::ahead;
-use super::{App, routes};
+use super::refusal::Dialect;
+use super::{App, logged, routes};
 use axum::extract::Request;
 use axum::middleware::Next;
 use axum::response::Response;
@@ -14,12 +15,31 @@ use protocol::Error;
 pub(super) async fn pass(
     app: &App,
     route: Option<&str>,
-    request: Request,
+    mut request: Request,
     next: Next,
 ) -> Result<Response, Error> {
-    if !route.is_some_and(|route| routes::ASKING.contains(&route)) {
+    let Some(route) = route.filter(|route| routes::ASKING.contains(route)) else {
         return Ok(next.run(request).await);
+    };
+    let dialect = Dialect::spoken(request.uri().path(), request.headers());
+    let followed = logged::begin(app, route, &mut request).await;
+    let answered = steps(app, request, next, followed.as_ref()).await;
+    match followed {
+        Some(followed) => followed.end(dialect, answered),
+        None => answered,
     }
-    let (request, _body) = ahead(app, request).await?;
+}
+
+/// What stands between the log and the handler, in this order.
+async fn steps(
+    app: &App,
+    request: Request,
+    next: Next,
+    followed: Option<&logged::Followed>,
+) -> Result<Response, Error> {
+    let (request, body) = ahead(app, request).await?;
+    if let Some(followed) = followed {
+        followed.body(body.bytes());
+    }
     Ok(next.run(request).await)
 }

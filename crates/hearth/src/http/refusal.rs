@@ -95,7 +95,7 @@ impl Dialect {
         }
     }
 
-    fn status(self, kind: ErrorKind) -> u16 {
+    pub(super) fn status(self, kind: ErrorKind) -> u16 {
         match self {
             Self::OpenAi | Self::WorkersCompatible | Self::AiGateway => kind.status(),
             Self::WorkersNative | Self::Binding => workers_ai::error::status(kind),

@@ -2,8 +2,8 @@
 
 use super::refusal::Refusal;
 use super::{
-    App, anthropic, binding, custom_providers, front, gateways, openai, provider_configs, providers, rerank,
-    responses, status, tokenize, workers_ai,
+    App, anthropic, binding, custom_providers, front, gateways, logs, openai, provider_configs, providers,
+    rerank, responses, status, tokenize, workers_ai,
 };
 use axum::Router;
 use axum::extract::Request;
@@ -192,6 +192,26 @@ pub(super) const ROUTES: &[Route] = &[
         },
     },
     Route {
+        path: "/client/v4/accounts/{account}/ai-gateway/gateways/{id}/logs",
+        about: "GET   logs of a gateway; DELETE deletes some",
+        handler: || get(logs::list).delete(logs::delete),
+    },
+    Route {
+        path: "/client/v4/accounts/{account}/ai-gateway/gateways/{id}/logs/{log}",
+        about: "GET   one log; PATCH judges it",
+        handler: || get(logs::get).patch(logs::judge),
+    },
+    Route {
+        path: "/client/v4/accounts/{account}/ai-gateway/gateways/{id}/logs/{log}/request",
+        about: "GET   the raw request of a log, where it is stored",
+        handler: || get(logs::request),
+    },
+    Route {
+        path: "/client/v4/accounts/{account}/ai-gateway/gateways/{id}/logs/{log}/response",
+        about: "GET   the raw response of a log",
+        handler: || get(logs::response),
+    },
+    Route {
         path: "/client/v4/accounts/{account}/ai-gateway/usage",
         about: "GET   what was used and what it cost",
         handler: || get(gateways::usage),
@@ -215,6 +235,11 @@ pub(super) const ROUTES: &[Route] = &[
         path: "/ai-api/models/search",
         about: "GET   AI binding: AI.models",
         handler: || get(workers_ai::search),
+    },
+    Route {
+        path: "/ai-gateway/gateways/{id}/logs/{log}",
+        about: "GET   AI binding: getLog; PATCH: patchLog",
+        handler: || get(logs::get_own).patch(logs::judge_own),
     },
     Route {
         path: "/ai-gateway/{*rest}",

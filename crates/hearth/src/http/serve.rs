@@ -61,7 +61,7 @@ pub async fn serve(
     let sweeping = tokio::spawn(async move {
         let watching = async {
             match &sweeping.gateway {
-                Some(gateway) => gateway.ledger().watch().await,
+                Some(gateway) => drop(tokio::join!(gateway.ledger().watch(), gateway.watch_logs())),
                 None => std::future::pending().await,
             }
         };
@@ -95,6 +95,7 @@ pub async fn serve(
     }
     if let Some(gateway) = &app.gateway {
         gateway.ledger().close(LEDGER_LIMIT).await;
+        gateway.logs().close(LEDGER_LIMIT).await;
     }
     sweeping.abort();
     // The store is closed when the last holder of it is gone.

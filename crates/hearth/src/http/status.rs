@@ -61,6 +61,12 @@ pub(super) async fn healthz(State(app): State<Arc<App>>) -> Answered {
 pub(super) async fn metrics(State(app): State<Arc<App>>) -> Response {
     let mut text = app.status.metrics();
     text.push_str(&app.metrics.render());
+    if let Some(gateway) = &app.gateway {
+        text.push_str(&gateway.metrics());
+    }
+    if let Some(proxy) = &app.config.proxy {
+        text.push_str(&proxy.metrics());
+    }
     let mut response = text.into_response();
     let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
     response.headers_mut().insert(header::CONTENT_TYPE, kind);

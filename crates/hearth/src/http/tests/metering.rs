@@ -24,6 +24,7 @@ impl Fixture {
         let kept = Kept::new(store.clone(), room, Arc::new(base::SystemClock::default()));
         let gateway = state::gateway(store, Book::default()).await.unwrap();
         gateway.ledger().start(&folder.path().join("processes")).await.unwrap();
+        gateway.logs().start(gateway::log::Defaults::default());
         let server = Server::behind(config, kept, Some(gateway.clone())).await;
         Self { folder, gateway, server }
     }

@@ -7,6 +7,7 @@ mod binding;
 mod dialects;
 mod faults;
 mod gateways;
+mod logs;
 mod metering;
 mod openai;
 mod own_providers;

@@ -1,0 +1,375 @@
+//! Finds secrets and personal data in plain text, in one pass.
+//!
+//! A find begins where a word does (or at a `+`, a `(` or a `-----BEGIN`), and each kind says how far it goes. What is
+//! found first wins, and the pass goes on behind it.
+
+use super::checks;
+use std::borrow::Cow;
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+pub(super) const SECRET: &str = "[secret]";
+pub(super) const CARD: &str = "[card]";
+const PRIVATE_KEY: &str = "[private key]";
+const EMAIL: &str = "[email]";
+const PHONE: &str = "[phone]";
+const IBAN: &str = "[iban]";
+const ADDRESS: &str = "[ip address]";
+
+/// Beginnings of API keys and tokens, and how many characters must follow.
+const KEYS: &[(&str, usize)] = &[
+    ("hearth_", 40),
+    ("sk-", 16),
+    ("sk_live_", 16),
+    ("sk_test_", 16),
+    ("rk_live_", 16),
+    ("rk_test_", 16),
+    ("pk-", 24),
+    ("ghp_", 30),
+    ("gho_", 30),
+    ("ghu_", 30),
+    ("ghs_", 30),
+    ("ghr_", 30),
+    ("github_pat_", 30),
+    ("glpat-", 16),
+    ("xoxa-", 10),
+    ("xoxb-", 10),
+    ("xoxe-", 10),
+    ("xoxp-", 10),
+    ("xoxr-", 10),
+    ("xoxs-", 10),
+    ("xapp-", 10),
+    ("AIza", 30),
+    ("ya29.", 20),
+    ("gsk_", 20),
+    ("xai-", 20),
+    ("hf_", 20),
+    ("r8_", 20),
+    ("pplx-", 20),
+    ("fw_", 16),
+    ("csk-", 20),
+    ("nvapi-", 20),
+    ("npm_", 30),
+    ("pypi-", 30),
+    ("dop_v1_", 30),
+    ("SG.", 30),
+    ("AGE-SECRET-KEY-", 30),
+];
+
+/// Longest local part and domain of an e-mail address (RFC 5321, section 4.5.3.1).
+const EMAIL_PARTS: (usize, usize) = (64, 255);
+
+/// A text without them; the same one where there were none.
+pub(super) fn redacted(text: &str) -> Cow<'_, str> {
+    let mut out = String::new();
+    let mut from = 0;
+    for (start, end, word) in finds(text) {
+        out.push_str(&text[from..start]);
+        out.push_str(word);
+        from = end;
+    }
+    if from == 0 && out.is_empty() {
+        return Cow::Borrowed(text);
+    }
+    out.push_str(&text[from..]);
+    Cow::Owned(out)
+}
+
+/// What is found: `[start, end)` in bytes, and what stands for it.
+pub(super) fn finds(text: &str) -> Vec<(usize, usize, &'static str)> {
+    let bytes = text.as_bytes();
+    let mut finds = Vec::new();
+    let mut at = 0;
+    while at < bytes.len() {
+        let byte = bytes[at];
+        let begins = byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'(' | b'-' | b':' | b'_' | b'.');
+        if !begins {
+            at += 1;
+            continue;
+        }
+        match find(bytes, at) {
+            Some((start, end, word)) => {
+                finds.push((start, end, word));
+                at = end;
+            }
+            // A word is looked at once, from its beginning.
+            None if is_word(byte) => at += bytes[at..].iter().take_while(|byte| is_word(**byte)).count(),
+            None => at += 1,
+        }
+    }
+    finds
+}
+
+type Find = (usize, usize, &'static str);
+
+const fn is_word(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || byte == b'_'
+}
+
+fn find(bytes: &[u8], at: usize) -> Option<Find> {
+    private_key(bytes, at)
+        .or_else(|| bearer(bytes, at))
+        .or_else(|| password(bytes, at))
+        .or_else(|| key(bytes, at))
+        .or_else(|| email(bytes, at))
+        .or_else(|| iban(bytes, at))
+        .or_else(|| address(bytes, at))
+        .or_else(|| card(bytes, at))
+        .or_else(|| phone(bytes, at))
+}
+
+/// How many bytes from there on are such.
+fn run(bytes: &[u8], at: usize, is: impl Fn(u8) -> bool) -> usize {
+    bytes.get(at..).map_or(0, |rest| rest.iter().take_while(|byte| is(**byte)).count())
+}
+
+fn starts(bytes: &[u8], at: usize, with: &[u8]) -> bool {
+    bytes.get(at..at + with.len()).is_some_and(|start| start == with)
+}
+
+fn position(bytes: &[u8], from: usize, wanted: &[u8]) -> Option<usize> {
+    memchr::memmem::find(bytes.get(from..)?, wanted).map(|found| from + found)
+}
+
+/// `-----BEGIN … PRIVATE KEY-----` to its end, or that of the text.
+fn private_key(bytes: &[u8], at: usize) -> Option<Find> {
+    if !starts(bytes, at, b"-----BEGIN ") {
+        return None;
+    }
+    let label = at + b"-----BEGIN ".len();
+    let length = run(bytes, label, |byte| byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b' ');
+    let name = &bytes[label..label + length];
+    if !name.ends_with(b"PRIVATE KEY") && !name.ends_with(b"PRIVATE KEY BLOCK") {
+        return None;
+    }
+    let end = position(bytes, label, b"-----END ").and_then(|end| {
+        let dashes = position(bytes, end + b"-----END ".len(), b"-----")?;
+        Some(dashes + 5)
+    });
+    Some((at, end.unwrap_or(bytes.len()), PRIVATE_KEY))
+}
+
+const fn is_token(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'~' | b'+' | b'/' | b'=')
+}
+
+/// What stands behind `Bearer `.
+fn bearer(bytes: &[u8], at: usize) -> Option<Find> {
+    let scheme = bytes.get(at..at + 7)?;
+    if !scheme.eq_ignore_ascii_case(b"bearer ") {
+        return None;
+    }
+    let start = at + 7 + run(bytes, at + 7, |byte| byte == b' ');
+    let length = run(bytes, start, is_token);
+    (length >= 12).then_some((start, start + length, SECRET))
+}
+
+/// The password of `scheme://user:password@host`.
+fn password(bytes: &[u8], at: usize) -> Option<Find> {
+    let scheme = run(bytes, at, |byte| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'-' | b'.'));
+    if scheme == 0 || scheme > 32 || !starts(bytes, at + scheme, b"://") {
+        return None;
+    }
+    let start = at + scheme + 3;
+    let length = run(bytes, start, |byte| {
+        !byte.is_ascii_whitespace() && !matches!(byte, b'/' | b'?' | b'#' | b'"' | b'<' | b'>')
+    });
+    let authority = &bytes[start..start + length];
+    // A password may hold an @ of its own; what counts is the last one.
+    let user = authority.iter().rposition(|byte| *byte == b'@')?;
+    let colon = authority[..user].iter().position(|byte| *byte == b':')?;
+    (colon + 1 < user).then_some((start + colon + 1, start + user, SECRET))
+}
+
+fn key(bytes: &[u8], at: usize) -> Option<Find> {
+    let length = |from: usize| {
+        run(bytes, from, |byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.'))
+    };
+    for (start, least) in KEYS {
+        if starts(bytes, at, start.as_bytes()) {
+            let from = at + start.len();
+            let mut rest = length(from);
+            // A sentence may end behind it.
+            while rest > 0 && bytes[from + rest - 1] == b'.' {
+                rest -= 1;
+            }
+            let mixed = bytes[from..from + rest]
+                .iter()
+                .any(|byte| byte.is_ascii_digit() || byte.is_ascii_uppercase());
+            if rest >= *least && mixed {
+                return Some((at, from + rest, SECRET));
+            }
+        }
+    }
+    // Amazon's access key ids.
+    let upper = run(bytes, at, |byte| byte.is_ascii_uppercase() || byte.is_ascii_digit());
+    if upper == 20
+        && (starts(bytes, at, b"AKIA") || starts(bytes, at, b"ASIA"))
+        && !bytes.get(at + 20).copied().is_some_and(is_word)
+    {
+        return Some((at, at + 20, SECRET));
+    }
+    // JSON Web Tokens: three parts, the first two begin with `{"`.
+    if starts(bytes, at, b"eyJ") {
+        let mut end = at + length(at);
+        while bytes[end - 1] == b'.' {
+            end -= 1;
+        }
+        let dots = bytes[at..end].iter().filter(|byte| **byte == b'.').count();
+        if dots >= 2 && end - at >= 30 {
+            return Some((at, end, SECRET));
+        }
+    }
+    None
+}
+
+fn email(bytes: &[u8], at: usize) -> Option<Find> {
+    let is_local =
+        |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'%' | b'+' | b'-');
+    let local = run(bytes, at, is_local);
+    if local == 0 || local > EMAIL_PARTS.0 || bytes.get(at + local) != Some(&b'@') {
+        return None;
+    }
+    let start = at + local + 1;
+    let mut domain = run(bytes, start, |byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-'));
+    while domain > 0 && matches!(bytes[start + domain - 1], b'.' | b'-') {
+        domain -= 1;
+    }
+    let name = &bytes[start..start + domain];
+    let top = name.iter().rposition(|byte| *byte == b'.')?;
+    let fine = top > 0 && name.len() - top > 2 && name.len() <= EMAIL_PARTS.1;
+    (fine && name[top + 1..].iter().all(u8::is_ascii_alphabetic)).then_some((at, start + domain, EMAIL))
+}
+
+/// Letters and digits in groups of four with spaces, or in one.
+fn iban(bytes: &[u8], at: usize) -> Option<Find> {
+    let head = bytes.get(at..at + 4)?;
+    if !(head[..2].iter().all(u8::is_ascii_uppercase) && head[2..].iter().all(u8::is_ascii_digit)) {
+        return None;
+    }
+    let mut compact = Vec::with_capacity(34);
+    let mut found = None;
+    let mut place = at;
+    while compact.len() < 34 {
+        match bytes.get(place) {
+            Some(byte) if byte.is_ascii_uppercase() || byte.is_ascii_digit() => compact.push(*byte),
+            // A space between two groups.
+            Some(b' ')
+                if compact.len() % 4 == 0 && bytes.get(place + 1).is_some_and(u8::is_ascii_alphanumeric) =>
+            {
+                place += 1;
+                continue;
+            }
+            _ => break,
+        }
+        place += 1;
+        let ends = !bytes.get(place).copied().is_some_and(is_word);
+        if compact.len() >= 15 && ends && checks::iban(&compact) {
+            found = Some((at, place, IBAN));
+        }
+    }
+    found
+}
+
+fn address(bytes: &[u8], at: usize) -> Option<Find> {
+    let length = run(bytes, at, |byte| byte.is_ascii_hexdigit() || matches!(byte, b'.' | b':'));
+    let mut end = at + length;
+    // A sentence may end, or a port follow.
+    while end > at && matches!(bytes[end - 1], b'.' | b':') && !bytes[at..end].ends_with(b"::") {
+        end -= 1;
+    }
+    let text = std::str::from_utf8(&bytes[at..end]).ok()?;
+    if bytes.get(end).copied().is_some_and(is_word) {
+        return None;
+    }
+    if bytes[at].is_ascii_digit() {
+        let (host, _) = text.split_once(':').unwrap_or((text, ""));
+        if host.parse::<Ipv4Addr>().is_ok() {
+            return Some((at, at + host.len(), ADDRESS));
+        }
+    }
+    let colons = text.bytes().filter(|byte| *byte == b':').count();
+    let digits = text.bytes().filter(u8::is_ascii_digit).count();
+    let is_address = colons >= 2 && digits >= 2 && text.len() >= 7 && text.parse::<Ipv6Addr>().is_ok();
+    is_address.then_some((at, end, ADDRESS))
+}
+
+/// Digits with single spaces or dashes between; gives the digits and where each ends.
+fn digits(bytes: &[u8], at: usize, most: usize) -> (Vec<u8>, Vec<usize>) {
+    let (mut digits, mut ends) = (Vec::new(), Vec::new());
+    let mut place = at;
+    while digits.len() <= most {
+        match bytes.get(place) {
+            Some(byte) if byte.is_ascii_digit() => {
+                digits.push(*byte);
+                ends.push(place + 1);
+            }
+            Some(b' ' | b'-')
+                if place > at
+                    && bytes[place - 1].is_ascii_digit()
+                    && bytes.get(place + 1).is_some_and(u8::is_ascii_digit) => {}
+            _ => break,
+        }
+        place += 1;
+    }
+    (digits, ends)
+}
+
+/// 13 to 19 digits that begin as those of the common card schemes do, with a right check digit.
+fn card(bytes: &[u8], at: usize) -> Option<Find> {
+    if !matches!(bytes[at], b'2'..=b'6') {
+        return None;
+    }
+    let (digits, ends) = digits(bytes, at, 19);
+    let end = *ends.last()?;
+    let fits = (13..=19).contains(&digits.len()) && !bytes.get(end).copied().is_some_and(is_word);
+    (fits && checks::luhn(&digits)).then_some((at, end, CARD))
+}
+
+/// Whether a whole number is that of a card.
+pub(super) fn is_card(number: &str) -> bool {
+    !number.is_empty()
+        && number.bytes().all(|byte| byte.is_ascii_digit())
+        && card(number.as_bytes(), 0).is_some_and(|(_, end, _)| end == number.len())
+}
+
+/// `+` and 8 to 15 digits (ITU-T E.164), or ten digits as `(212) 555-0100` and `212-555-0100`.
+fn phone(bytes: &[u8], at: usize) -> Option<Find> {
+    let is_between = |byte: u8| matches!(byte, b' ' | b'-' | b'.' | b'(' | b')' | b'/');
+    let before = at.checked_sub(1).map(|before| bytes[before]);
+    if before.is_some_and(is_word) {
+        return None;
+    }
+    let american = bytes[at] == b'(' || bytes[at].is_ascii_digit();
+    if bytes[at] != b'+' && !american {
+        return None;
+    }
+    let (mut digits, mut end, mut place, mut between) = (0, at, at, 0);
+    let mut groups = Vec::new();
+    let mut group = 0;
+    if bytes[at] == b'+' {
+        place += 1;
+    }
+    while let Some(byte) = bytes.get(place) {
+        if byte.is_ascii_digit() {
+            digits += 1;
+            group += 1;
+            between = 0;
+            end = place + 1;
+        } else if is_between(*byte) && between < 2 && digits < 15 {
+            if group > 0 {
+                groups.push(group);
+                group = 0;
+            }
+            between += 1;
+        } else {
+            break;
+        }
+        place += 1;
+    }
+    groups.extend((group > 0).then_some(group));
+    if bytes.get(end).copied().is_some_and(is_word) {
+        return None;
+    }
+    let fits = if american { groups == [3, 3, 4] } else { (8..=15).contains(&digits) };
+    fits.then_some((at, end, PHONE))
+}

@@ -1,0 +1,190 @@
+//! The log around a request: what it says of itself at its beginning, and what goes out at its end, told to the trace that
+//! the gateway makes the record from.
+//!
+//! Nothing is waited for here and no body is copied unless the gateway stores payloads. A request without a gateway, on
+//! a server that keeps nothing, is not followed. Not here: the record (`gateway::log`).
+
+use super::App;
+use super::front::parameter;
+use super::refusal::Dialect;
+use axum::body::Body;
+use axum::extract::Request;
+use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
+use axum::response::Response;
+use bytes::Bytes;
+use gateway::Caller;
+use gateway::log::{Answered, Asked, Collect, Trace};
+use hyper::body::{Body as _, Frame, SizeHint};
+use protocol::Error;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+const COLLECT: &str = "cf-aig-collect-log";
+const COLLECT_PAYLOAD: &str = "cf-aig-collect-log-payload";
+const EVENT: &str = "cf-aig-event-id";
+const ZERO_RETENTION: &str = "cf-aig-zdr";
+const PARENT: &str = "traceparent";
+const LOG: HeaderName = HeaderName::from_static("cf-aig-log-id");
+
+/// The kinds of requests by how their paths end: the kind, and the kind of model.
+const KINDS: &[(&str, &str, &str)] = &[
+    ("/chat/completions", "chat", "text-generation"),
+    ("/completions", "completions", "text-generation"),
+    ("/responses", "responses", "text-generation"),
+    ("/messages", "messages", "text-generation"),
+    ("/embeddings", "embeddings", "text-embeddings"),
+    ("/rerank", "rerank", "rerank"),
+];
+
+/// A request that is followed. When it is dropped before there was a response, its client has left, or a panic ended it.
+pub(super) struct Followed {
+    trace: Trace,
+    told: bool,
+}
+
+impl Drop for Followed {
+    fn drop(&mut self) {
+        if !self.told {
+            if std::thread::panicking() {
+                self.trace.answered(Answered { status: 500, ..Answered::default() });
+            }
+            self.trace.ended(!std::thread::panicking());
+        }
+    }
+}
+
+/// Begins to follow a request, and has its caller carry that along.
+pub(super) async fn begin(app: &App, route: &str, request: &mut Request) -> Option<Followed> {
+    let gateway = app.gateway.as_ref()?;
+    let asked = asked(route, request.uri().path(), request.headers());
+    let caller = request.extensions_mut().get_mut::<Caller>()?;
+    let named = gateway.gateway(&caller.account, &caller.gateway).await.ok()?;
+    let trace = gateway.logs().trace(caller, &named, asked);
+    caller.trace = Some(trace.clone());
+    Some(Followed { trace, told: false })
+}
+
+fn asked(route: &str, path: &str, headers: &HeaderMap) -> Asked {
+    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
+    let flag = |name: &str| match headers.get(name).map(HeaderValue::as_bytes) {
+        Some(value) if value.eq_ignore_ascii_case(b"true") || value == b"1" => Some(true),
+        Some(value) if value.eq_ignore_ascii_case(b"false") || value == b"0" => Some(false),
+        _ => None,
+    };
+    let provider = parameter(route, path, "{provider}").map(str::to_owned);
+    // Behind /v1/ACCOUNT/GATEWAY/PROVIDER/.
+    let shown = if provider.is_some() { path.splitn(6, '/').nth(5).unwrap_or_default() } else { path };
+    let ends = |end: &str| path.trim_end_matches('/').ends_with(end);
+    let kind = KINDS.iter().find(|(end, _, _)| ends(end));
+    let (_, request_type, model_type) = kind.copied().unwrap_or(("", "run", ""));
+    Asked {
+        path: shown.to_owned(),
+        request_type,
+        model_type,
+        compatibility: provider.as_deref() == Some("compat"),
+        provider,
+        content_type: text(header::CONTENT_TYPE.as_str()),
+        user_agent: text(header::USER_AGENT.as_str()),
+        event_id: text(EVENT),
+        parent: text(PARENT),
+        collect: Collect {
+            log: flag(COLLECT),
+            payloads: flag(COLLECT_PAYLOAD),
+            zero_retention: flag(ZERO_RETENTION) == Some(true),
+        },
+    }
+}
+
+impl Followed {
+    /// The request's body.
+    pub(super) fn body(&self, body: &Bytes) {
+        self.trace.request(body);
+    }
+
+    /// Follows what goes out.
+    pub(super) fn end(
+        mut self,
+        dialect: Dialect,
+        answered: Result<Response, Error>,
+    ) -> Result<Response, Error> {
+        self.told = true;
+        let refused = match &answered {
+            Err(error) => Some(error),
+            // A handler's refusal, which the front puts into words.
+            Ok(response) => response.extensions().get::<Error>(),
+        };
+        if let Some(error) = refused {
+            let (status, error) = (dialect.status(error.kind), Some(error.message.clone()));
+            self.trace.answered(Answered { status, error, ..Answered::default() });
+            self.trace.ended(false);
+            return answered;
+        }
+        let mut response = answered?;
+        let headers = response.headers();
+        let content_type = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
+        self.trace.answered(Answered {
+            status: response.status().as_u16(),
+            content_type: content_type.map(str::to_owned),
+            cached: headers.get("cf-aig-cache-status").is_some_and(|status| status == "HIT"),
+            error: None,
+        });
+        let headers = response.headers_mut();
+        let value = |text: &str| HeaderValue::from_str(text).ok();
+        if let Some(id) = self.trace.log_id().and_then(|id| value(&id)) {
+            headers.entry(LOG).or_insert(id);
+        }
+        if let Some(id) = self.trace.event_id().and_then(value) {
+            headers.insert(EVENT, id);
+        }
+        let trace = self.trace.clone();
+        Ok(response.map(|body| Body::new(Followers { body, trace, whole: false })))
+    }
+}
+
+/// A body that is looked at as it goes out. Its size and its pieces stay what they are.
+struct Followers {
+    body: Body,
+    trace: Trace,
+    whole: bool,
+}
+
+impl hyper::body::Body for Followers {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        let polled = Pin::new(&mut self.body).poll_frame(context);
+        match &polled {
+            Poll::Ready(Some(Ok(frame))) => {
+                if let Some(data) = frame.data_ref() {
+                    self.trace.piece(data);
+                }
+                // The server asks for nothing more then.
+                self.whole = self.body.is_end_stream();
+            }
+            Poll::Ready(None) => self.whole = true,
+            Poll::Ready(Some(Err(_))) | Poll::Pending => {}
+        }
+        polled
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+impl Drop for Followers {
+    fn drop(&mut self) {
+        let whole = self.whole || self.body.is_end_stream();
+        // What makes the answer ends first, so that its entry tells how.
+        self.body = Body::empty();
+        self.trace.ended(!whole);
+    }
+}
