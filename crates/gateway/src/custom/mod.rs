@@ -5,7 +5,7 @@
 //! `http` and private networks pass; that is kept with the provider. Not here: providers of `hearth.toml`, which the
 //! operator wrote.
 
-mod address;
+pub(crate) mod address;
 #[cfg(test)]
 mod tests;
 

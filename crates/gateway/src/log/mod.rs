@@ -19,7 +19,7 @@ mod trace;
 mod writer;
 
 pub use list::{Direction, Query, Totals};
-pub use otel::{ContentType, Endpoint, Endpoints};
+pub use otel::{Allowed, ContentType, Endpoint, Endpoints};
 pub use record::{Head, Record};
 pub use redact::redacted;
 pub(crate) use trace::Outcome;
@@ -112,6 +112,7 @@ struct Inner {
     dropped: Arc<Dropped>,
     room: Arc<Room>,
     defaults: OnceLock<Defaults>,
+    allowed: OnceLock<Allowed>,
     running: Mutex<Option<Running>>,
     exporter: otel::Exporter,
 }
@@ -131,13 +132,14 @@ impl Logs {
             dropped: Arc::default(),
             room: Room::new(ROOM),
             defaults: OnceLock::new(),
+            allowed: OnceLock::new(),
             running: Mutex::default(),
             exporter: otel::Exporter::default(),
         }))
     }
 
     /// Makes this process one that keeps logs; until then there are none. Called in the runtime that answers run in.
-    pub fn start(&self, defaults: Defaults) {
+    pub fn start(&self, defaults: Defaults, allowed: Allowed) {
         let (sender, receiver) = mpsc::channel(QUEUE);
         let writer =
             writer::Writer::new(self.0.store.clone(), Arc::clone(&self.0.clock), Arc::clone(&self.0.dropped));
@@ -145,7 +147,8 @@ impl Logs {
         // A second start changes nothing of the first one's settings.
         let _ = self.0.defaults.set(defaults);
         *self.running() = Some(Running { queue: sender, task });
-        self.0.exporter.start();
+        let _ = self.0.allowed.set(allowed.clone());
+        self.0.exporter.start(allowed);
     }
 
     /// Takes no more, and waits until all is written, but not for ever.
@@ -164,6 +167,11 @@ impl Logs {
     #[must_use]
     pub fn defaults(&self) -> Defaults {
         self.0.defaults.get().copied().unwrap_or_default()
+    }
+
+    /// Refuses settings that send spans where this server may not; where none are sent, nothing is refused.
+    pub(crate) fn check(&self, otel: &Endpoints) -> Result<(), protocol::Error> {
+        self.0.allowed.get().map_or(Ok(()), |allowed| allowed.check(otel))
     }
 
     fn running(&self) -> std::sync::MutexGuard<'_, Option<Running>> {

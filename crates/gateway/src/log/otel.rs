@@ -7,6 +7,7 @@
 //! metrics or logs over OTLP.
 
 use super::Record;
+use crate::custom::{Reach, address};
 use crate::upstream::{Sent, Upstream};
 use bytes::Bytes;
 use hyper::http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri, header};
@@ -73,6 +74,44 @@ impl From<Endpoints> for Vec<Endpoint> {
         endpoints.0.to_vec()
     }
 }
+
+/// Which collectors may be reached: those at public addresses over HTTPS, as for providers that accounts make, and more
+/// where the operator says so.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Allowed {
+    /// Whether plain HTTP and private networks are allowed.
+    pub reach: Reach,
+    /// Addresses that are allowed whatever they are.
+    pub collectors: Vec<String>,
+}
+
+impl Allowed {
+    /// Whether a collector may be reached at public addresses alone, else nothing where it may not be reached.
+    fn public_only(&self, endpoint: &Endpoint) -> Option<bool> {
+        if self.reach == Reach::Private || self.collectors.contains(&endpoint.url) {
+            return Some(false);
+        }
+        address::check(&endpoint.url, Reach::Public).is_ok().then_some(true)
+    }
+
+    /// Refuses collectors that may not be reached.
+    ///
+    /// # Errors
+    /// Names the first.
+    pub(super) fn check(&self, endpoints: &Endpoints) -> Result<(), Error> {
+        match endpoints.0.iter().position(|endpoint| self.public_only(endpoint).is_none()) {
+            None => Ok(()),
+            Some(number) => {
+                let at = format!("otel[{number}].url");
+                let message = format!("Invalid value for '{at}': {NOT_ALLOWED}");
+                Err(Error::invalid(&at, message))
+            }
+        }
+    }
+}
+
+const NOT_ALLOWED: &str =
+    "this server sends spans to public addresses over https only, and to those that its settings list";
 
 impl Endpoint {
     /// Reads one of a gateway's setting.
@@ -273,9 +312,9 @@ impl Exporter {
         &self.counts
     }
 
-    pub(super) fn start(&self) {
+    pub(super) fn start(&self, allowed: Allowed) {
         let (sender, receiver) = mpsc::channel(QUEUE);
-        let task = tokio::spawn(run(receiver, Arc::clone(&self.counts)));
+        let task = tokio::spawn(run(receiver, allowed, Arc::clone(&self.counts)));
         *self.running() = Some((sender, task));
     }
 
@@ -298,7 +337,7 @@ impl Exporter {
     }
 }
 
-async fn run(mut queue: mpsc::Receiver<Queued>, counts: Arc<Counts>) {
+async fn run(mut queue: mpsc::Receiver<Queued>, allowed: Allowed, counts: Arc<Counts>) {
     let mut upstream = None;
     let mut batch = Vec::new();
     while let Some(first) = queue.recv().await {
@@ -330,13 +369,19 @@ async fn run(mut queue: mpsc::Receiver<Queued>, counts: Arc<Counts>) {
                 by_endpoint.entry(endpoint).or_default().push(&span.0);
             }
         }
-        let sending = by_endpoint.iter().map(|(endpoint, spans)| send(client, endpoint, spans, &counts));
+        let sending =
+            by_endpoint.iter().map(|(endpoint, spans)| send(client, &allowed, endpoint, spans, &counts));
         futures::future::join_all(sending).await;
         batch.clear();
     }
 }
 
-async fn send(client: &Upstream, endpoint: &Endpoint, spans: &[&Value], counts: &Counts) {
+async fn send(client: &Upstream, allowed: &Allowed, endpoint: &Endpoint, spans: &[&Value], counts: &Counts) {
+    let Some(public_only) = allowed.public_only(endpoint) else {
+        counts.dropped.fetch_add(spans.len() as u64, Ordering::Relaxed);
+        tracing::warn!(url = endpoint.url, count = spans.len(), "spans were dropped: {NOT_ALLOWED}");
+        return;
+    };
     let body = json!({"resourceSpans": [{
         "resource": {"attributes": [text("service.name", "hearth"), text("service.version", env!("CARGO_PKG_VERSION"))]},
         "scopeSpans": [{"scope": {"name": "hearth.gateway", "version": env!("CARGO_PKG_VERSION")}, "spans": spans}],
@@ -353,7 +398,7 @@ async fn send(client: &Upstream, endpoint: &Endpoint, spans: &[&Value], counts: 
         *request.headers_mut() = headers;
         let Ok(uri) = endpoint.url.parse() else { break };
         *request.uri_mut() = uri;
-        why = match tokio::time::timeout(LIMIT, client.send(request)).await {
+        why = match tokio::time::timeout(LIMIT, client.send(request, public_only)).await {
             Err(_) => "it did not answer in time".to_owned(),
             Ok(Err(error)) => error.to_string(),
             Ok(Ok(response)) if response.status().is_success() => {
@@ -370,4 +415,52 @@ async fn send(client: &Upstream, endpoint: &Endpoint, spans: &[&Value], counts: 
     }
     counts.dropped.fetch_add(spans.len() as u64, Ordering::Relaxed);
     tracing::warn!(url = endpoint.url, why, count = spans.len(), "spans were dropped");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_collector_inside_a_private_network_must_be_allowed_by_the_operator() {
+        let of = |url: &str| {
+            Endpoints(Arc::new([Endpoint {
+                url: url.to_owned(),
+                headers: Vec::new(),
+                content_type: ContentType::Json,
+            }]))
+        };
+        let listed =
+            Allowed { collectors: vec!["http://10.0.0.1:4318/v1/traces".to_owned()], ..Allowed::default() };
+        let private = Allowed { reach: Reach::Private, ..Allowed::default() };
+        for (url, allowed, is) in [
+            ("https://collector.example.com/v1/traces", &Allowed::default(), true),
+            ("http://collector.example.com/v1/traces", &Allowed::default(), false),
+            ("https://169.254.169.254/latest", &Allowed::default(), false),
+            ("https://localhost:4318/v1/traces", &Allowed::default(), false),
+            ("http://10.0.0.1:4318/v1/traces", &listed, true),
+            ("http://10.0.0.1:4318/other", &listed, false),
+            ("http://127.0.0.1:4318/v1/traces", &private, true),
+        ] {
+            assert_eq!(allowed.check(&of(url)).is_ok(), is, "{url}");
+        }
+        let error = Allowed::default().check(&of("http://10.0.0.1/")).unwrap_err();
+        assert_eq!(error.param.as_deref(), Some("otel[0].url"));
+    }
+
+    #[test]
+    fn a_parent_that_is_none_is_not_taken() {
+        let fine = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+        assert!(read_parent(fine).is_some());
+        for text in [
+            "",
+            "ff-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+            "00-00000000000000000000000000000000-b7ad6b7169203331-01",
+            "00-0af7651916cd43dd8448eb211c80319c-0000000000000000-01",
+            "00-0AF7651916CD43DD8448EB211C80319C-b7ad6b7169203331-01",
+            "00-short-b7ad6b7169203331-01",
+        ] {
+            assert_eq!(read_parent(text), None, "{text}");
+        }
+    }
 }

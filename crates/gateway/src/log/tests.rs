@@ -36,7 +36,7 @@ impl Fixture {
         let shared = Arc::clone(&clock) as Arc<dyn Clock>;
         let gateway = Gateway::open(store.clone(), shared, Book::default()).await.unwrap();
         gateway.ledger().start(&folder.path().join("processes")).await.unwrap();
-        gateway.logs().start(defaults);
+        gateway.logs().start(defaults, Allowed::default());
         Self { _folder: folder, gateway, store, clock, _server: None }
     }
 

@@ -256,6 +256,7 @@ impl Gateway {
         self.check_account(account).await?;
         check_id("id", id)?;
         let settings = Settings::default().parse(fields)?;
+        self.logs().check(&settings.logs.otel)?;
         let (owner, name, now) = (account.to_owned(), id.to_owned(), number(self.now()));
         let inserted = self.write("The gateway could not be made", move |work| {
             let new = insert(work, &owner, &name, &settings, now)?;
@@ -279,6 +280,7 @@ impl Gateway {
         fields: &Map<String, Value>,
     ) -> Result<Arc<Named>, Error> {
         let settings = self.gateway(account, id).await?.settings.parse(fields)?;
+        self.logs().check(&settings.logs.otel)?;
         let values =
             [account.into(), id.into(), text(&settings).into(), store::Value::from(number(self.now()))];
         let updated = self.write("The gateway could not be changed", move |work| {

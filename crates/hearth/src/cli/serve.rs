@@ -231,7 +231,9 @@ async fn start_gateway(settings: &Settings, store: Option<Store>) -> anyhow::Res
         .start(&settings.data_dir.join(PROCESSES))
         .await
         .context("the ledger cannot be opened")?;
-    gateway.logs().start(settings.logs.defaults());
+    let collectors = settings.logs.collectors.clone();
+    let allowed = gateway::log::Allowed { reach: settings.reach, collectors };
+    gateway.logs().start(settings.logs.defaults(), allowed);
     Ok(Some(gateway))
 }
 

@@ -23,6 +23,8 @@ pub struct LogsArg {
     pub retention_days: Option<u64>,
     /// Whether secrets and personal data are taken out of what is stored.
     pub redaction: Option<bool>,
+    /// Collectors of spans that gateways may name wherever they are.
+    pub collectors: Vec<String>,
 }
 
 impl LogsArg {

@@ -24,7 +24,8 @@ impl Fixture {
         let kept = Kept::new(store.clone(), room, Arc::new(base::SystemClock::default()));
         let gateway = state::gateway(store, Book::default()).await.unwrap();
         gateway.ledger().start(&folder.path().join("processes")).await.unwrap();
-        gateway.logs().start(gateway::log::Defaults::default());
+        let allowed = gateway::log::Allowed { reach: gateway::custom::Reach::Private, ..Default::default() };
+        gateway.logs().start(gateway::log::Defaults::default(), allowed);
         let server = Server::behind(config, kept, Some(gateway.clone())).await;
         Self { folder, gateway, server }
     }
