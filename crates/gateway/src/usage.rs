@@ -26,7 +26,8 @@ impl From<protocol::Usage> for Usage {
         Self {
             input: usage.prompt_tokens.into(),
             cached_input: Some(usage.cached_tokens.into()),
-            cache_write: None,
+            // Models here write their cache for nothing.
+            cache_write: (usage.cache_write_tokens > 0).then(|| usage.cache_write_tokens.into()),
             cache_write_1h: None,
             output: usage.completion_tokens.into(),
             reasoning: Some(usage.reasoning_tokens.into()),

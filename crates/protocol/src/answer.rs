@@ -1,6 +1,6 @@
 //! A whole answer, gathered from its deltas. However the text was cut into deltas, the answer is the same.
 
-use crate::{Delta, Error, ErrorKind, FinishReason, Logprobs, ToolCall, Usage};
+use crate::{Delta, Error, ErrorKind, FinishReason, Logprobs, Thought, ToolCall, Usage};
 
 /// A whole answer to one canonical request.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -20,6 +20,8 @@ pub struct Choice {
     pub text: String,
     /// What the model thought before.
     pub reasoning: String,
+    /// The same as the service wrote it down that thought it, where it did.
+    pub thoughts: Vec<Thought>,
     /// Calls it made.
     pub tool_calls: Vec<ToolCall>,
     /// What is wrong with each call that came back as text.
@@ -55,6 +57,11 @@ impl Answer {
             Delta::Reasoning { choice, text } => {
                 if let Some(choice) = self.choices.get_mut(choice as usize) {
                     choice.reasoning.push_str(&text);
+                }
+            }
+            Delta::Thought { choice, thought } => {
+                if let Some(choice) = self.choices.get_mut(choice as usize) {
+                    choice.thoughts.push(thought);
                 }
             }
             Delta::ToolCallStart { choice, index: _, id, name } => {

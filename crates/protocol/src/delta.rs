@@ -1,9 +1,11 @@
 //! The canonical answer: a stream of deltas.
 //!
-//! Order per choice: any number of `Text`, `Reasoning`, `ToolCall*`, `MalformedCall`, then exactly one `Finish`. `Started` comes first,
-//! `Usage` comes once and last. A stream that ends without `Usage` was cut. `PromptLogprobs` may come in several
+//! Order per choice: any number of `Text`, `Reasoning`, `Thought`, `ToolCall*`, `MalformedCall`, then exactly one
+//! `Finish`. `Started` comes first, where its numbers are known so early; `Usage` comes once and last. A stream that ends without `Usage` was cut. `PromptLogprobs` may come in several
 //! pieces, all of them before the first delta of a choice. A call's arguments all come before anything else of its choice
 //! begins, so that a dialect can write one thing after the other.
+
+use crate::Thought;
 
 /// A piece of an answer.
 #[derive(Clone, Debug, PartialEq)]
@@ -33,6 +35,14 @@ pub enum Delta {
         choice: u32,
         /// Whole characters.
         text: String,
+    },
+    /// What the service that thinks wants to have back in the next request: the proof of the thoughts since the last
+    /// one, or some that may not be read.
+    Thought {
+        /// Which answer.
+        choice: u32,
+        /// The text of a signed one came before as `Reasoning`, and stands here again.
+        thought: Thought,
     },
     /// A tool call begins.
     ToolCallStart {
@@ -130,6 +140,8 @@ pub struct Usage {
     pub prompt_tokens: u32,
     /// Of these, found in the prefix cache.
     pub cached_tokens: u32,
+    /// Of these, written to a cache that charges for that.
+    pub cache_write_tokens: u32,
     /// Tokens of all answers.
     pub completion_tokens: u32,
     /// Of these, spent on thinking.

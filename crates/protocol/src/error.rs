@@ -14,6 +14,8 @@ pub struct Error {
     pub param: Option<String>,
     /// When to try again.
     pub retry_after: Option<Duration>,
+    /// The status that a provider answered with, which goes before that of the kind.
+    pub status: Option<u16>,
 }
 
 /// Kinds of error. Each has one HTTP status; see [`ErrorKind::status`].
@@ -92,7 +94,7 @@ impl Error {
     /// An error of this kind.
     #[must_use]
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into(), param: None, retry_after: None }
+        Self { kind, message: message.into(), param: None, retry_after: None, status: None }
     }
 
     /// A field is wrong; `param` is its path.

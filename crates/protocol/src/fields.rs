@@ -3,7 +3,7 @@
 //! A field that is `null` counts as absent. A field that nobody took is an error of [`Object::finish`]: what a
 //! caller asked for is never ignored in silence.
 
-use crate::{Error, ErrorKind};
+use crate::{CacheFor, Error, ErrorKind};
 use serde_json::{Map, Value};
 use std::ops::RangeInclusive;
 
@@ -183,6 +183,17 @@ impl Object {
     /// What has not been taken yet.
     pub(crate) fn into_rest(self) -> Map<String, Value> {
         self.fields
+    }
+
+    /// `cache_control`, as Anthropic has it and routers take it in OpenAI's dialect: a hint, so what it cannot be is
+    /// passed over.
+    pub(crate) fn cache_control(&mut self) -> Option<CacheFor> {
+        let control = self.take("cache_control")?;
+        if control.get("type").and_then(Value::as_str) != Some("ephemeral") {
+            return None;
+        }
+        let hour = control.get("ttl").and_then(Value::as_str) == Some("1h");
+        Some(if hour { CacheFor::Hour } else { CacheFor::Minutes })
     }
 
     /// Accepts fields that do not change the answer.

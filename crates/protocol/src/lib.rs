@@ -16,6 +16,7 @@ mod places;
 mod reader;
 mod request;
 pub mod rerank;
+mod upstream;
 pub mod workers_ai;
 
 pub use answer::{Answer, Choice, cut_short};
@@ -29,6 +30,7 @@ pub use event::{Event, StreamWriter};
 pub use places::Places;
 pub use reader::AnswerReader;
 pub use request::{
-    Content, GenerateRequest, Input, Message, Part, Prompt, ReasoningEffort, ResponseFormat, Role, Sampling,
-    Tool, ToolCall, ToolChoice,
+    CacheFor, CacheMark, Content, GenerateRequest, Input, Message, Part, Prompt, ReasoningEffort,
+    ResponseFormat, Role, Sampling, Thought, Tool, ToolCall, ToolChoice,
 };
+pub use upstream::broken_off;

@@ -36,12 +36,27 @@ pub struct GenerateRequest {
     pub ignore_eos: bool,
     /// How long the model should think, where it can.
     pub reasoning_effort: Option<ReasoningEffort>,
+    /// Most tokens of thought, where the caller says; a wish, which models here pass over.
+    pub reasoning_budget: Option<u32>,
     /// Extra variables for the chat template.
     pub template_variables: IndexMap<String, Value>,
     /// The session this request belongs to, for affinity.
     pub session: Option<String>,
     /// Keeps this caller's cached prefixes apart from all others'.
     pub cache_salt: Option<String>,
+    /// Whether the caller reads the answer as it is made; who can do no better may then give it at once.
+    pub stream: bool,
+}
+
+impl GenerateRequest {
+    /// Whether the model should think, where the caller says: by an effort, or by the switches that templates have.
+    #[must_use]
+    pub fn thinks(&self) -> Option<bool> {
+        if let Some(effort) = self.reasoning_effort {
+            return Some(effort != ReasoningEffort::None);
+        }
+        ["enable_thinking", "thinking"].iter().find_map(|name| self.template_variables.get(*name)?.as_bool())
+    }
 }
 
 /// What the model goes on from.
@@ -104,10 +119,46 @@ pub struct Message {
     pub name: Option<String>,
     /// What the assistant thought before it spoke.
     pub reasoning: Option<String>,
+    /// The same as the service wrote it down that thought it, which wants it back so. Models here read `reasoning`.
+    pub thoughts: Vec<Thought>,
     /// Calls the assistant made.
     pub tool_calls: Vec<ToolCall>,
     /// The call that a tool message answers.
     pub tool_call_id: Option<String>,
+    /// Where caches of providers should keep what stands before; models here keep everything.
+    pub cache_marks: Vec<CacheMark>,
+}
+
+/// A thought in the form in which only the service that thought it can check or read it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Thought {
+    /// Its text, with the proof that it is unchanged.
+    Signed {
+        /// The text.
+        text: String,
+        /// The proof.
+        signature: String,
+    },
+    /// What may not be read.
+    Redacted(String),
+}
+
+/// A mark in a message: what stands up to here is worth caching.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CacheMark {
+    /// The part of the content behind which it stands; `None`: it stands behind the whole message, calls included.
+    pub part: Option<usize>,
+    /// For how long.
+    pub keep: CacheFor,
+}
+
+/// How long a provider's cache should keep what stands before a mark.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CacheFor {
+    /// Five minutes, the usual time.
+    Minutes,
+    /// An hour.
+    Hour,
 }
 
 impl Message {
@@ -119,8 +170,10 @@ impl Message {
             content: Content(vec![Part::Text(text.into())]),
             name: None,
             reasoning: None,
+            thoughts: Vec::new(),
             tool_calls: Vec::new(),
             tool_call_id: None,
+            cache_marks: Vec::new(),
         }
     }
 }
@@ -165,6 +218,8 @@ pub struct Tool {
     pub parameters: Option<Value>,
     /// Whether arguments must obey the schema to the letter.
     pub strict: Option<bool>,
+    /// Whether a provider's cache should keep the tools up to this one, and for how long.
+    pub cache: Option<CacheFor>,
 }
 
 /// A call of a tool.

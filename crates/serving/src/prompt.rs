@@ -256,7 +256,13 @@ mod tests {
 
     #[test]
     fn faults_of_schemas_say_whose_they_are() {
-        let tool = |name: &str| Tool { name: name.into(), description: None, parameters: None, strict: None };
+        let tool = |name: &str| Tool {
+            name: name.into(),
+            description: None,
+            parameters: None,
+            strict: None,
+            cache: None,
+        };
         let request =
             GenerateRequest { tools: vec![tool("now"), tool("get_weather")], ..GenerateRequest::default() };
         let said = |param: &str| {

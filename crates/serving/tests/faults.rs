@@ -22,7 +22,13 @@ fn tool(name: &str, argument: &str) -> Tool {
         "type": "object", "properties": {(argument): {"type": "string"}}, "required": [argument],
         "additionalProperties": false,
     });
-    Tool { name: name.into(), description: Some("It.".into()), parameters: Some(parameters), strict: None }
+    Tool {
+        name: name.into(),
+        description: Some("It.".into()),
+        parameters: Some(parameters),
+        strict: None,
+        cache: None,
+    }
 }
 
 fn with_tool(request: GenerateRequest) -> GenerateRequest {

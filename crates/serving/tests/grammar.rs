@@ -176,6 +176,7 @@ async fn the_arguments_of_a_forced_call_validate() {
                 description: Some("Does \"it\" — 行う.".into()),
                 parameters: Some(schema.clone()),
                 strict: None,
+                cache: None,
             };
             let choice = if seed % 2 == 0 { ToolChoice::Named("act".into()) } else { ToolChoice::Required };
             let asked = GenerateRequest {

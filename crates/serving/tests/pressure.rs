@@ -63,7 +63,13 @@ fn request(i: u64) -> GenerateRequest {
         _ => plain,
     };
     let call = i % 2 == 1;
-    let tool = Tool { name: "put".into(), description: None, parameters: Some(schema(i)), strict: None };
+    let tool = Tool {
+        name: "put".into(),
+        description: None,
+        parameters: Some(schema(i)),
+        strict: None,
+        cache: None,
+    };
     let format = ResponseFormat::JsonSchema { name: None, schema: schema(i), strict: Some(true) };
     GenerateRequest {
         tools: if call { vec![tool] } else { Vec::new() },

@@ -101,6 +101,7 @@ fn tool(name: &str, parameters: serde_json::Value) -> Tool {
         description: Some("Does it.".into()),
         parameters: Some(parameters),
         strict: None,
+        cache: None,
     }
 }
 

@@ -275,7 +275,7 @@ async fn callers_that_leave_while_their_prompt_is_prepared_keep_their_place_unti
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_not_built_is_refused_by_name() {
     let world = world("help!", LocalConfig::default());
-    let tool = Tool { name: "t".into(), description: None, parameters: None, strict: None };
+    let tool = Tool { name: "t".into(), description: None, parameters: None, strict: None, cache: None };
     let image = |text: &str| Message {
         content: Content(vec![
             Part::Text(text.into()),

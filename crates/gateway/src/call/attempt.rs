@@ -77,6 +77,11 @@ impl Failed {
         retry::is_passing(self.status)
     }
 
+    /// What is wrong, in our words.
+    pub(super) fn message(&self) -> &str {
+        &self.message
+    }
+
     /// The error for the client where the provider said nothing.
     pub(super) fn error(&self, provider: &Configured) -> Error {
         let kind = match self.status {

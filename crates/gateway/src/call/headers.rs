@@ -98,6 +98,13 @@ pub(super) fn to_provider(
             return Err(Error::new(ErrorKind::Unauthorized, message));
         }
         _ => {
+            // A key that stands where this provider does not look is put where it does.
+            if let Some((_, value)) = theirs.first()
+                && !theirs.iter().any(|(name, _)| **name == key_header)
+                && let Some(value) = provider.key_value(bare(value.as_bytes()))
+            {
+                sent.insert(key_header, value);
+            }
             for (name, value) in theirs {
                 sent.insert(name, value.clone());
             }
@@ -106,12 +113,28 @@ pub(super) fn to_provider(
     Ok(sent)
 }
 
-fn is_ours(value: &[u8]) -> bool {
-    let bare = match value.split_at_checked(7) {
+/// Of a client's headers those that count for a request that was written anew: its keys, who it is, and what it wants of
+/// the gateway.
+pub(super) fn of_translated(headers: &HeaderMap) -> HeaderMap {
+    let goes = |name: &HeaderName| {
+        KEYS.contains(&name.as_str()) || *name == header::USER_AGENT || name.as_str().starts_with("cf-")
+    };
+    let kept = headers.iter().filter(|(name, _)| goes(name));
+    let mut kept: HeaderMap = kept.map(|(name, value)| (name.clone(), value.clone())).collect();
+    kept.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    kept
+}
+
+/// A key without its scheme.
+fn bare(value: &[u8]) -> &[u8] {
+    match value.split_at_checked(7) {
         Some((scheme, rest)) if scheme.eq_ignore_ascii_case(b"bearer ") => rest.trim_ascii(),
         _ => value,
-    };
-    bare.starts_with(OURS)
+    }
+}
+
+fn is_ours(value: &[u8]) -> bool {
+    bare(value).starts_with(OURS)
 }
 
 /// The headers that go back to a client.

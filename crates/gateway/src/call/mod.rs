@@ -7,10 +7,12 @@
 
 mod attempt;
 pub mod breaker;
+mod generate;
 mod headers;
 pub mod retry;
 mod stream;
 
+pub use generate::{Asking, Fetched, Generated};
 pub use headers::KeyOf;
 
 use crate::dialect::Dialect;
@@ -76,6 +78,18 @@ pub enum AnswerBody {
     Stream(BoxStream<'static, io::Result<Bytes>>),
 }
 
+/// Who answered, or refused.
+struct Reached<'a> {
+    /// Its place among the targets.
+    step: usize,
+    /// Its entry's id.
+    id: Option<String>,
+    target: &'a Target,
+    /// Open where there is an answer.
+    entry: Option<Entry>,
+    outcome: Result<Begun, Failed>,
+}
+
 /// Asks providers.
 pub struct Proxy {
     providers: RwLock<Arc<Providers>>,
@@ -138,22 +152,44 @@ impl Proxy {
     /// # Errors
     /// When the ledger does not take the call, no key is there, or nobody answered.
     pub async fn call(&self, ledger: Option<&Gateway>, call: Call) -> Result<Response<AnswerBody>, Error> {
+        let Reached { step, id, target, entry, outcome } = self.reach(ledger, &call).await?;
+        let mut response = match outcome {
+            Ok(begun) => answer(begun, entry).await,
+            Err(failed) => {
+                let error = failed.error(&target.provider);
+                let Some((headers, body)) = failed.response else { return Err(error) };
+                let mut response = Response::new(AnswerBody::Whole(body));
+                *response.status_mut() = failed.status;
+                *response.headers_mut() = headers::to_client(&headers);
+                response
+            }
+        };
+        let headers = response.headers_mut();
+        headers.insert(HeaderName::from_static("cf-aig-step"), HeaderValue::from(step));
+        if let Some(id) = id.and_then(|id| HeaderValue::from_str(&id).ok()) {
+            headers.insert(HeaderName::from_static("cf-aig-log-id"), id);
+        }
+        Ok(response)
+    }
+
+    /// Asks one target after the other, until one answers or refuses.
+    async fn reach<'a>(&self, ledger: Option<&Gateway>, call: &'a Call) -> Result<Reached<'a>, Error> {
         let mut resting = None;
         for (step, target) in call.targets.iter().enumerate() {
             let slug = &*target.provider.slug;
-            let provider = with_keys(ledger, &call, &target.provider).await?;
+            let provider = with_keys(ledger, call, &target.provider).await?;
             if let Err(rest) = self.breakers.admit(&provider.circuit, &target.model, self.clock.now()) {
                 resting = Some((slug, resting.map_or(rest, |(_, least)| rest.min(least))));
                 continue;
             }
-            let headers = match headers::to_provider(&call.headers, &provider, key_of(&call)) {
+            let headers = match headers::to_provider(&call.headers, &provider, key_of(call)) {
                 Ok(headers) => headers,
                 Err(_) if step + 1 < call.targets.len() => continue,
                 Err(error) => return Err(error),
             };
-            let entry = enter(ledger, &call, target).await?;
+            let entry = enter(ledger, call, target).await?;
             let id = entry.as_ref().map(|entry| entry.request().to_owned());
-            let attempted = self.attempts(&call, target, &headers).await;
+            let attempted = self.attempts(call, target, &headers).await;
             let outcome = match &attempted {
                 Ok(_) => Outcome::Answered,
                 Err(failed) if failed.is_passing() && failed.status != StatusCode::CONFLICT => {
@@ -162,30 +198,17 @@ impl Proxy {
                 Err(_) => Outcome::Refused,
             };
             self.breakers.tell(&provider.circuit, &target.model, outcome, self.clock.now());
-            let mut response = match attempted {
-                Ok(begun) => answer(begun, entry).await,
-                Err(failed) => {
-                    if let Some(entry) = entry {
-                        entry.fail(failed.status.as_u16()).await;
-                    }
-                    if failed.is_passing() && step + 1 < call.targets.len() {
-                        tracing::warn!(provider = slug, status = failed.status.as_u16(), "another is asked");
-                        continue;
-                    }
-                    let error = failed.error(&target.provider);
-                    let Some((headers, body)) = failed.response else { return Err(error) };
-                    let mut response = Response::new(AnswerBody::Whole(body));
-                    *response.status_mut() = failed.status;
-                    *response.headers_mut() = headers::to_client(&headers);
-                    response
-                }
+            let failed = match attempted {
+                Ok(begun) => return Ok(Reached { step, id, target, entry, outcome: Ok(begun) }),
+                Err(failed) => failed,
             };
-            let headers = response.headers_mut();
-            headers.insert(HeaderName::from_static("cf-aig-step"), HeaderValue::from(step));
-            if let Some(id) = id.and_then(|id| HeaderValue::from_str(&id).ok()) {
-                headers.insert(HeaderName::from_static("cf-aig-log-id"), id);
+            if let Some(entry) = entry {
+                entry.fail(failed.status.as_u16()).await;
             }
-            return Ok(response);
+            if !failed.is_passing() || step + 1 == call.targets.len() {
+                return Ok(Reached { step, id, target, entry: None, outcome: Err(failed) });
+            }
+            tracing::warn!(provider = slug, status = failed.status.as_u16(), "another is asked");
         }
         let Some((slug, rest)) = resting else {
             return Err(Error::new(ErrorKind::Internal, "The call has nobody to ask"));

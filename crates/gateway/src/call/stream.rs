@@ -135,7 +135,7 @@ impl Events {
     }
 
     /// Ends the entry: the answer is whole, as far as anybody can tell.
-    async fn settle(&mut self) {
+    pub(super) async fn settle(&mut self) {
         let Some(entry) = self.entry.take() else { return };
         match self.watcher.fault() {
             Some(fault) => entry.fail(fault.status.unwrap_or(BROKEN)).await,
@@ -145,21 +145,38 @@ impl Events {
         }
     }
 
-    async fn broken(&mut self, kind: ErrorKind, why: &str) {
+    /// Ends the entry of an answer whose reader found an error in it; gives that error with who it is from, and with
+    /// the status and the words of the provider where it told one.
+    pub(super) async fn fail(&mut self, error: Error) -> Error {
+        self.ended = true;
+        let status = self.watcher.fault().and_then(|fault| fault.status);
+        if let Some(entry) = self.entry.take() {
+            entry.fail(status.unwrap_or(BROKEN)).await;
+        }
+        let message = format!("{}: {}", self.slug, error.message);
+        Error { message, status, ..error }
+    }
+
+    async fn broken(&mut self, kind: ErrorKind, why: &str) -> Error {
         tracing::warn!(provider = &*self.slug, why, "an answer broke off");
         self.ended = true;
         if let Some(entry) = self.entry.take() {
             entry.fail(BROKEN).await;
         }
-        let error = Error::new(kind, format!("{}: {why}", self.slug));
-        let event = match self.dialect {
-            Dialect::OpenAi => format!("data: {}\n\n", openai::error::body(&error)),
-            Dialect::Anthropic => format!("event: error\ndata: {}\n\n", anthropic::error::body(&error, None)),
-        };
-        self.ready.push_back((event.into(), false));
+        Error::new(kind, format!("{}: {why}", self.slug))
     }
 
-    async fn next(&mut self) -> Option<Bytes> {
+    /// An error as the last event of a stream.
+    fn event(&self, error: &Error) -> Bytes {
+        match self.dialect {
+            Dialect::OpenAi => format!("data: {}\n\n", openai::error::body(error)),
+            Dialect::Anthropic => format!("event: error\ndata: {}\n\n", anthropic::error::body(error, None)),
+        }
+        .into()
+    }
+
+    /// The next bytes, which are whole events; an error where the answer broke off, behind which nothing comes.
+    pub(super) async fn next(&mut self) -> Option<Result<Bytes, Error>> {
         let mut silent = Duration::ZERO;
         loop {
             if let Some((bytes, settles)) = self.ready.pop_front() {
@@ -167,7 +184,7 @@ impl Events {
                 if settles || (self.ended && self.ready.is_empty()) {
                     self.settle().await;
                 }
-                return Some(bytes);
+                return Some(Ok(bytes));
             }
             if self.ended {
                 self.settle().await;
@@ -175,17 +192,24 @@ impl Events {
             }
             match timeout(SILENCE.min(self.idle), self.read()).await {
                 Ok(Ok(_)) => silent = Duration::ZERO,
-                Ok(Err(why)) => self.broken(ErrorKind::Upstream, &why).await,
+                Ok(Err(why)) => return Some(Err(self.broken(ErrorKind::Upstream, &why).await)),
                 Err(_) => {
                     silent += SILENCE.min(self.idle);
                     if silent >= self.idle {
                         let why = format!("its stream was silent for {silent:?}");
-                        self.broken(ErrorKind::UpstreamTimeout, &why).await;
-                    } else {
-                        return Some(Bytes::from_static(KEEP_ALIVE));
+                        return Some(Err(self.broken(ErrorKind::UpstreamTimeout, &why).await));
                     }
+                    return Some(Ok(Bytes::from_static(KEEP_ALIVE)));
                 }
             }
+        }
+    }
+
+    /// Takes the entry that the answer ends.
+    pub(super) fn account(&mut self, entry: Option<Entry>) {
+        self.entry = entry;
+        if let (Some(entry), Some(reported)) = (&mut self.entry, self.watcher.reported()) {
+            entry.see(reported.usage);
         }
     }
 
@@ -194,11 +218,11 @@ impl Events {
         mut self: Box<Self>,
         entry: Option<Entry>,
     ) -> impl Stream<Item = io::Result<Bytes>> + Send {
-        self.entry = entry;
-        if let (Some(entry), Some(reported)) = (&mut self.entry, self.watcher.reported()) {
-            entry.see(reported.usage);
-        }
-        unfold(self, async |mut events| Some((Ok(events.next().await?), events)))
+        self.account(entry);
+        unfold(self, async |mut events| {
+            let bytes = events.next().await?.unwrap_or_else(|error| events.event(&error));
+            Some((Ok(bytes), events))
+        })
     }
 }
 

@@ -2,10 +2,14 @@
 //!
 //! Same dialect on both sides means that bytes pass; here they are only looked at, and only where a cheap search finds
 //! that there is something to see. Usage is the same whether an answer is streamed or not: both ways end in one reader of
-//! the dialect's usage object. Not here: translation between dialects, which is `protocol`'s.
+//! the dialect's usage object. Where the dialects differ, `translate.rs` says who writes and who reads; how is
+//! `protocol`'s.
 
 mod anthropic;
 mod openai;
+mod translate;
+
+pub use translate::Written;
 
 use crate::scan::{Field, scan};
 use crate::sse;

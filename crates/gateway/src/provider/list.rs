@@ -6,10 +6,11 @@
 
 use super::{Auth, Provider};
 use crate::dialect::Dialect;
+use protocol::openai::upstream::Speaker;
 
 /// Every provider, in the order in which documents show them.
 pub const PROVIDERS: &[Provider] = &[
-    openai("openai", "https://api.openai.com/v1"),
+    Provider { responses: true, speaker: Speaker::OPENAI, ..openai("openai", "https://api.openai.com/v1") },
     Provider {
         slug: "anthropic",
         base_url: "https://api.anthropic.com/v1",
@@ -18,26 +19,35 @@ pub const PROVIDERS: &[Provider] = &[
         messages: true,
         asks_usage: false,
         local: false,
+        responses: false,
+        speaker: Speaker::PLAIN,
     },
     // Tells usage unasked.
-    Provider { asks_usage: false, ..openai("mistral", "https://api.mistral.ai/v1") },
+    Provider {
+        asks_usage: false,
+        speaker: Speaker { short_ids: true, ..Speaker::PLAIN },
+        ..openai("mistral", "https://api.mistral.ai/v1")
+    },
     openai("groq", "https://api.groq.com/openai/v1"),
-    openai("deepseek", "https://api.deepseek.com"),
-    openai("grok", "https://api.x.ai/v1"),
-    openai("openrouter", "https://openrouter.ai/api/v1"),
+    Provider { speaker: THINKS, ..openai("deepseek", "https://api.deepseek.com") },
+    Provider { responses: true, ..openai("grok", "https://api.x.ai/v1") },
+    Provider { speaker: Speaker::ROUTER, ..openai("openrouter", "https://openrouter.ai/api/v1") },
     openai("fireworks", "https://api.fireworks.ai/inference/v1"),
     openai("cerebras", "https://api.cerebras.ai/v1"),
     // Tells usage unasked, in every chunk.
     Provider { asks_usage: false, ..openai("perplexity-ai", "https://api.perplexity.ai") },
-    openai("moonshot", "https://api.moonshot.ai/v1"),
+    Provider { speaker: THINKS, ..openai("moonshot", "https://api.moonshot.ai/v1") },
     openai("alibaba", "https://dashscope-intl.aliyuncs.com/compatible-mode/v1"),
     openai("minimax", "https://api.minimax.io/v1"),
     openai("huggingface", "https://router.huggingface.co/v1"),
     local("vllm", "http://127.0.0.1:8000/v1"),
     local("sglang", "http://127.0.0.1:30000/v1"),
     local("llamacpp", "http://127.0.0.1:8080/v1"),
-    Provider { messages: true, ..local("hearth", "") },
+    Provider { messages: true, responses: true, ..local("hearth", "") },
 ];
+
+/// Wants the thoughts of its earlier turns back.
+const THINKS: Speaker = Speaker { reasoning: Some("reasoning_content"), ..Speaker::PLAIN };
 
 /// A remote provider that speaks as OpenAI does.
 const fn openai(slug: &'static str, base_url: &'static str) -> Provider {
@@ -49,10 +59,12 @@ const fn openai(slug: &'static str, base_url: &'static str) -> Provider {
         messages: false,
         asks_usage: true,
         local: false,
+        responses: false,
+        speaker: Speaker::PLAIN,
     }
 }
 
 /// An engine of one's own, which may need no key.
 const fn local(slug: &'static str, base_url: &'static str) -> Provider {
-    Provider { local: true, ..openai(slug, base_url) }
+    Provider { local: true, speaker: Speaker::ENGINE, ..openai(slug, base_url) }
 }

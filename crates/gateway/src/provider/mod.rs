@@ -11,6 +11,7 @@ pub use list::PROVIDERS;
 use crate::dialect::Dialect;
 use hyper::http::uri::{PathAndQuery, Scheme};
 use hyper::http::{HeaderName, HeaderValue, Uri, header};
+use protocol::openai::upstream::Speaker;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
@@ -43,6 +44,10 @@ pub struct Provider {
     pub asks_usage: bool,
     /// Whether it is an engine of one's own.
     pub local: bool,
+    /// Whether it answers OpenAI's Responses too; else they are translated.
+    pub responses: bool,
+    /// What it takes of OpenAI's dialect, for what is translated.
+    pub speaker: Speaker,
 }
 
 /// A key of a provider.
@@ -131,6 +136,10 @@ pub struct Configured {
     pub asks_usage: bool,
     /// Whether it may do without a key.
     pub local: bool,
+    /// Whether it answers OpenAI's Responses.
+    pub responses: bool,
+    /// What it takes of OpenAI's dialect.
+    pub speaker: Speaker,
     /// Models asked for by bare name.
     pub models: Vec<String>,
     /// How long it may take.
@@ -165,6 +174,8 @@ impl Configured {
                 messages: false,
                 asks_usage: true,
                 local: true,
+                responses: false,
+                speaker: Speaker::ENGINE,
             },
             None => return Err(ProviderError::Unknown(slug.to_owned())),
         };
@@ -201,6 +212,8 @@ impl Configured {
             messages: provider.messages,
             asks_usage: provider.asks_usage,
             local: provider.local,
+            responses: provider.responses,
+            speaker: provider.speaker,
             models: wishes.models.clone(),
             timeouts: wishes.timeouts,
             public_only: wishes.public_only,
@@ -248,6 +261,18 @@ impl Configured {
             Auth::Bearer => header::AUTHORIZATION,
             Auth::Header(name) => HeaderName::from_static(name),
         }
+    }
+
+    /// A key as the header has it; nothing where it holds what no header can.
+    #[must_use]
+    pub fn key_value(&self, key: &[u8]) -> Option<HeaderValue> {
+        let whole = match self.auth {
+            Auth::Bearer => [b"Bearer ", key].concat(),
+            Auth::Header(_) => key.to_vec(),
+        };
+        let mut value = HeaderValue::from_bytes(&whole).ok()?;
+        value.set_sensitive(true);
+        Some(value)
     }
 
     /// The next key in turn, as the header has it; nothing where none is set.

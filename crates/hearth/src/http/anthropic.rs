@@ -27,7 +27,7 @@ pub(super) async fn messages(State(app): State<Arc<App>>, request: Request) -> A
     let MessagesRequest { mut request, stream, thoughts, layout } = asked;
     request.session = named_session(&asking.headers).or(request.session);
     let head = Head { id: format!("msg_{}", fresh_id()), model: app.model_id(&request.model), thoughts };
-    let answer = app.generate(&asking.caller, request).await;
+    let answer = app.generate(&asking, request).await;
     let mut answer = placed(answer, move |error| layout.locate(located(error, "messages")))?;
     if stream {
         return Ok(sse::response(&app, Dialect::Anthropic, vec![answer], EventWriter::new(head)));

@@ -6,13 +6,13 @@
 //! envelope: the binding hands anything else to the Worker as a stream of bytes.
 
 use super::App;
-use super::body::read;
+use super::body::{Head, read};
 use super::refusal::{Answered, Refusal};
 use super::workers_ai::{Form, Parameters, answer, parameters};
 use axum::extract::{Request, State};
 use axum::http::header::{self, HeaderName, HeaderValue};
 use axum::http::uri::PathAndQuery;
-use axum::http::{self, HeaderMap, Uri};
+use axum::http::{self, Uri};
 use protocol::workers_ai::binding;
 use protocol::{Error, ErrorKind};
 use std::sync::Arc;
@@ -20,8 +20,8 @@ use std::sync::Arc;
 /// `POST /run` and `POST /ai-gateway/run`.
 pub(super) async fn run(State(app): State<Arc<App>>, query: Parameters, request: Request) -> Answered {
     check_query(&parameters(query)?)?;
-    let model = model(&app, request.headers())?;
     let (asking, body) = read(&app, request).await?;
+    let model = model(&app, &asking).await?;
     let inputs = body.parse(binding::parse).await?;
     answer(&app, &asking, &model, inputs, Form::Binding).await
 }
@@ -61,13 +61,15 @@ fn check_query(query: &[(String, String)]) -> Result<(), Error> {
     }
 }
 
-fn model(app: &App, headers: &HeaderMap) -> Result<String, Error> {
-    let name = headers.get(binding::MODEL_HEADER).and_then(|name| name.to_str().ok()).unwrap_or_default();
+async fn model(app: &App, asking: &Head) -> Result<String, Error> {
+    let name =
+        asking.headers.get(binding::MODEL_HEADER).and_then(|name| name.to_str().ok()).unwrap_or_default();
     if name.is_empty() {
         let message = format!("The header {} must name the model", binding::MODEL_HEADER);
         return Err(Error::new(ErrorKind::Malformed, message).at("model"));
     }
-    Ok(binding::model(name, |name| app.model(name).is_ok()).to_owned())
+    let known = app.model(name).is_ok() || !app.elsewhere(&asking.caller.account, name).await?.is_empty();
+    Ok(binding::model(name, |_| known).to_owned())
 }
 
 /// Where Miniflare writes the original address.

@@ -5,6 +5,7 @@
 //! one of unknown length for its first chunk, and what goes beyond that is there at once or refused. What a parsed
 //! request takes is not counted here.
 
+use super::trail::Trail;
 use super::{App, Config};
 use axum::body::{Body as Sent, BodyDataStream};
 use axum::extract::Request;
@@ -125,18 +126,20 @@ pub(super) async fn aside<T: Send + 'static>(
 pub(super) struct Head {
     pub(super) headers: HeaderMap,
     pub(super) caller: Caller,
+    /// Where what becomes of it is told.
+    pub(super) trail: Trail,
 }
 
 /// The head and the whole body.
 pub(super) async fn read(app: &App, request: Request) -> Result<(Head, Body), Error> {
     let (mut parts, body) = request.into_parts();
-    if let Some(body) = parts.extensions.remove::<Body>() {
-        let caller = parts.extensions.remove().expect("the front says who asks");
-        return Ok((Head { headers: parts.headers, caller }, body));
-    }
-    let body = body_of(&app.config, &app.room, &parts.headers, body.into_data_stream()).await?;
+    let body = match parts.extensions.remove::<Body>() {
+        Some(body) => body,
+        None => body_of(&app.config, &app.room, &parts.headers, body.into_data_stream()).await?,
+    };
     let caller = parts.extensions.remove().expect("the front says who asks");
-    Ok((Head { headers: parts.headers, caller }, body))
+    let trail = parts.extensions.remove().unwrap_or_default();
+    Ok((Head { headers: parts.headers, caller, trail }, body))
 }
 
 /// Reads the body of a request before its handler does, which then finds it there.

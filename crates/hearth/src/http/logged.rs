@@ -114,7 +114,7 @@ impl Followed {
             Ok(response) => response.extensions().get::<Error>(),
         };
         if let Some(error) = refused {
-            let (status, error) = (dialect.status(error.kind), Some(error.message.clone()));
+            let (status, error) = (dialect.status(error), Some(error.message.clone()));
             self.trace.answered(Answered { status, error, ..Answered::default() });
             self.trace.ended(false);
             return answered;

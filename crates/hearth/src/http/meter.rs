@@ -5,7 +5,8 @@
 //! and one token of the answer for each piece that was sent, which is never more than the model made. What an account
 //! computes is cached in a namespace of its own.
 
-use super::App;
+use super::body::Head;
+use super::{App, providers};
 use futures::StreamExt;
 use futures::stream::unfold;
 use gateway::ledger::{Entry, Opening};
@@ -20,12 +21,17 @@ use protocol::{
 const LOCAL: &str = "local";
 
 impl App {
-    /// Generates text; see the module.
+    /// Generates text; see the module. A model that is not here is asked for at the provider that has it.
     pub(super) async fn generate(
         &self,
-        caller: &Caller,
+        asking: &Head,
         mut request: GenerateRequest,
     ) -> Result<DeltaStream, Error> {
+        let elsewhere = self.elsewhere(&asking.caller.account, &request.model).await?;
+        if !elsewhere.is_empty() {
+            return providers::generate(self, elsewhere, asking, request).await;
+        }
+        let caller = &asking.caller;
         request.cache_salt = caller.salt(request.cache_salt.as_deref());
         let answers = (1, request.choices.into(), request.max_tokens);
         let entry = self.enter(caller, &request.model, answers).await?;
@@ -40,12 +46,13 @@ impl App {
     }
 
     /// Computes embeddings.
-    pub(super) async fn embed(
-        &self,
-        caller: &Caller,
-        request: EmbeddingRequest,
-    ) -> Result<Embeddings, Error> {
-        let entry = self.enter(caller, &request.model, (request.inputs.len() as u64, 0, None)).await?;
+    pub(super) async fn embed(&self, asking: &Head, request: EmbeddingRequest) -> Result<Embeddings, Error> {
+        let elsewhere = self.elsewhere(&asking.caller.account, &request.model).await?;
+        if !elsewhere.is_empty() {
+            return providers::embed(self, elsewhere, asking, request).await;
+        }
+        let entry =
+            self.enter(&asking.caller, &request.model, (request.inputs.len() as u64, 0, None)).await?;
         settled(entry, self.backend.embed(request).await, |done| done.prompt_tokens).await
     }
 
@@ -126,7 +133,12 @@ fn metered(entry: Entry, answer: DeltaStream) -> DeltaStream {
                 seen.output += 1;
                 open.see(seen);
             }
-            Some(Ok(Delta::PromptLogprobs(_) | Delta::MalformedCall { .. } | Delta::Finish { .. })) => {}
+            Some(Ok(
+                Delta::PromptLogprobs(_)
+                | Delta::Thought { .. }
+                | Delta::MalformedCall { .. }
+                | Delta::Finish { .. },
+            )) => {}
             Some(Err(error)) => {
                 if let Some(entry) = entry.take() {
                     entry.fail(error.kind.status()).await;

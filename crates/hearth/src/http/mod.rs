@@ -27,6 +27,7 @@ mod serve;
 mod sse;
 mod status;
 mod tokenize;
+mod trail;
 mod workers_ai;
 
 pub use serve::serve;
@@ -37,7 +38,7 @@ use base::{Bytes, Clock};
 use gateway::Gateway;
 use gateway::call::Proxy;
 use gateway::custom::Reach;
-use gateway::provider::Providers;
+use gateway::provider::{Configured, Providers};
 use protocol::{Backend, Error, ModelInfo, no_such_model};
 use std::sync::Arc;
 use std::time::Duration;
@@ -128,6 +129,16 @@ impl App {
             None => Ok(Some(of_settings)),
             Some(gateway) => gateway.providers(account, &of_settings).await.map(Some),
         }
+    }
+
+    /// Who has a model that is not here, each with the name by which it knows it.
+    async fn elsewhere(&self, account: &str, model: &str) -> Result<Vec<(Arc<Configured>, String)>, Error> {
+        if self.model(model).is_ok() {
+            return Ok(Vec::new());
+        }
+        let Some(providers) = self.providers(account).await? else { return Ok(Vec::new()) };
+        let offers = providers.of_model(model).into_iter();
+        Ok(offers.map(|(provider, name)| (provider, name.to_owned())).collect())
     }
 
     /// The id a model is answered by; a name the backend alone knows stays as it is.

@@ -26,7 +26,7 @@ pub(super) async fn chat(State(app): State<Arc<App>>, request: Request) -> Answe
     let head = head(&app, "chatcmpl", &asked.request.model);
     let choices = asked.request.choices;
     let places = asked.places;
-    let answer = app.generate(&asking.caller, asked.request).await;
+    let answer = app.generate(&asking, asked.request).await;
     let answer = placed(answer, move |error| places.locate(located(error, "messages")))?;
     if asked.stream {
         return Ok(sse::response(&app, dialect, vec![answer], chat::ChunkWriter::new(head, form)));
@@ -49,7 +49,7 @@ pub(super) async fn completions(State(app): State<Arc<App>>, request: Request) -
     let choices = first.choices;
     let generate = async |request: GenerateRequest| {
         let session = session.clone().or(request.session);
-        let answer = app.generate(&asking.caller, GenerateRequest { session, ..request }).await;
+        let answer = app.generate(&asking, GenerateRequest { session, ..request }).await;
         placed(answer, |error| located(error, "prompt"))
     };
     let answers = try_join_all(asked.requests.into_iter().map(generate)).await?;
@@ -75,7 +75,7 @@ pub(super) async fn embeddings(State(app): State<Arc<App>>, request: Request) ->
         return Err(Error::invalid("model", message).into());
     }
     asked.check_dimensions(&model)?;
-    let vectors = app.embed(&asking.caller, asked.request).await.map_err(|error| located(error, "input"))?;
+    let vectors = app.embed(&asking, asked.request).await.map_err(|error| located(error, "input"))?;
     Ok(json(embeddings::list(&model.id, asked.encoding, &vectors)))
 }
 

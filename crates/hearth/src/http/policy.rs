@@ -5,6 +5,7 @@
 
 use super::body::ahead;
 use super::refusal::Dialect;
+use super::trail::Trail;
 use super::{App, logged, routes};
 use axum::extract::Request;
 use axum::middleware::Next;
@@ -37,9 +38,13 @@ async fn steps(
     next: Next,
     followed: Option<&logged::Followed>,
 ) -> Result<Response, Error> {
-    let (request, body) = ahead(app, request).await?;
+    let (mut request, body) = ahead(app, request).await?;
     if let Some(followed) = followed {
         followed.body(body.bytes());
     }
-    Ok(next.run(request).await)
+    let trail = Trail::default();
+    request.extensions_mut().insert(trail.clone());
+    let mut response = next.run(request).await;
+    trail.tell(response.headers_mut());
+    Ok(response)
 }

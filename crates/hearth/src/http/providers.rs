@@ -4,7 +4,8 @@
 //! The client's bytes go on as they came but for a declared list of edits: the model's name without its provider,
 //! `stream_options.include_usage` where a stream tells its usage only then (and the chunk that it adds is taken out again
 //! where the client did not ask for it), and headers (`gateway::call`). A model that an engine here has is never sent
-//! away. Not here: translation; a client's dialect and its provider's must be the same.
+//! away. Providers that speak the client's dialect are asked first. Of the others the handlers know nothing: they read
+//! the request as for a model here and ask `App::generate`, which has it translated ([`generate`]).
 
 use super::App;
 use super::body::{Body, Head, read};
@@ -15,12 +16,13 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderValue, Method, header};
 use axum::response::Response;
 use bytes::Bytes;
-use gateway::call::retry::Policy;
-use gateway::call::{AnswerBody, Call, KeyOf, Proxy, Target};
+use gateway::call::retry::{Policy, is_passing};
+use gateway::call::{AnswerBody, Asking, Call, KeyOf, Proxy, Target};
 use gateway::dialect::Dialect;
 use gateway::provider::Configured;
-use gateway::scan::{Edits, Field, Pieces, Scan};
-use protocol::{Error, ErrorKind};
+use gateway::scan::{Edits, Field, Pieces, Scan, scan};
+use protocol::openai::upstream;
+use protocol::{DeltaStream, EmbeddingRequest, Embeddings, Error, ErrorKind, GenerateRequest};
 use serde_json::{Map, Value};
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -49,6 +51,16 @@ impl Task {
             Self::Embeddings => "embeddings",
             Self::Messages => "messages",
         }
+    }
+
+    /// Whether a provider takes the client's bytes.
+    fn is_spoken_by(self, provider: &Configured) -> bool {
+        provider.speaks(self.dialect()) && (self != Self::Responses || provider.responses)
+    }
+
+    /// Whether a request can be translated.
+    const fn translates(self) -> bool {
+        !matches!(self, Self::Embeddings)
     }
 
     const fn dialect(self) -> Dialect {
@@ -90,22 +102,89 @@ pub(super) async fn divert(
     let Some(providers) = app.providers(&asking.caller.account).await? else { return Ok(None) };
     let offers = providers.of_model(&model);
     let Some((first, _)) = offers.first() else { return Ok(None) };
-    if !offers.iter().any(|(provider, _)| provider.speaks(task.dialect())) {
-        let (speaks, ask) = match first.dialect {
-            Dialect::OpenAi => ("OpenAI's dialect", "/v1/chat/completions"),
-            Dialect::Anthropic => ("Anthropic's dialect", "/v1/messages"),
+    let slug = Arc::clone(&first.slug);
+    let (spoken, others): (Vec<_>, Vec<_>) =
+        offers.into_iter().partition(|(provider, _)| task.is_spoken_by(provider));
+    if spoken.is_empty() {
+        return if task.translates() {
+            Ok(None)
+        } else {
+            let message =
+                format!("{slug} has no embeddings in OpenAI's dialect, and others are not translated");
+            Err(Error::new(ErrorKind::Unsupported, message).at("model"))
         };
-        let message =
-            format!("{} speaks {speaks} only, and nothing is translated yet; ask it at {ask}", first.slug);
-        return Err(Error::new(ErrorKind::Unsupported, message).at("model"));
     }
-    let offers = offers.into_iter().filter(|(provider, _)| provider.speaks(task.dialect()));
-    let targets = offers
+    let targets: Vec<_> = spoken
+        .into_iter()
         .map(|(provider, name)| {
             target(provider, name, &model, Some(task), task.path(), None, &bytes, Some(&found))
         })
         .collect::<Result<_, _>>()?;
-    ask(app, proxy, asking, Method::POST, targets).await.map(Some)
+    let slugs: Vec<_> = targets.iter().map(|target| Arc::clone(&target.provider.slug)).collect();
+    let answered = ask(app, proxy, asking, Method::POST, targets).await;
+    let passing = match &answered {
+        Ok(response) => is_passing(response.status()),
+        Err(error) => error.kind.retryable(),
+    };
+    if passing && task.translates() && !others.is_empty() {
+        // The next ones speak otherwise.
+        asking.trail.in_vain(slugs);
+        return Ok(None);
+    }
+    answered.map(Some)
+}
+
+/// Who may answer, each with the name by which it knows the model.
+type Offers = Vec<(Arc<Configured>, String)>;
+
+fn proxy(app: &App) -> Result<&Proxy, Error> {
+    app.config.proxy.as_deref().ok_or_else(|| Error::new(ErrorKind::Internal, "Nobody asks providers here"))
+}
+
+/// Asks the providers of a model that is not here, each in its own dialect.
+pub(super) async fn generate(
+    app: &App,
+    offers: Offers,
+    asking: &Head,
+    request: GenerateRequest,
+) -> Result<DeltaStream, Error> {
+    let offers = offers.into_iter().filter(|(provider, _)| !asking.trail.has_asked(&provider.slug));
+    let asked = Asking {
+        policy: policy(app, asking).await?,
+        caller: asking.caller.clone(),
+        headers: asking.headers.clone(),
+        key_of: key_of(app, asking),
+        offers: offers.collect(),
+        request,
+        unlimited: UNLIMITED,
+    };
+    let generated = proxy(app)?.generate(app.gateway.as_ref(), asked).await?;
+    asking.trail.answered(generated.step, generated.entry);
+    Ok(generated.deltas)
+}
+
+/// Asks a provider of OpenAI's dialect for vectors.
+pub(super) async fn embed(
+    app: &App,
+    offers: Offers,
+    asking: &Head,
+    request: EmbeddingRequest,
+) -> Result<Embeddings, Error> {
+    let mut targets = Vec::new();
+    for (provider, name) in offers.into_iter().filter(|(provider, _)| provider.speaks(Dialect::OpenAi)) {
+        let body = Bytes::from(upstream::write_embeddings(&request, &name));
+        let (task, path) = (Some(Task::Embeddings), Task::Embeddings.path());
+        targets.push(target(provider, &name, &name, task, path, None, &body, Some(&scan(&body)?))?);
+    }
+    if targets.is_empty() {
+        let message =
+            "The provider of this model has no embeddings in OpenAI's dialect, and others are not translated";
+        return Err(Error::new(ErrorKind::Unsupported, message).at("model"));
+    }
+    let body =
+        proxy(app)?.fetch(app.gateway.as_ref(), call(app, asking, Method::POST, targets).await?).await?;
+    asking.trail.answered(body.step, body.entry);
+    upstream::read_embeddings(&body.body, request.inputs.len())
 }
 
 /// `ANY /v1/{account}/{gateway}/{provider}/{*path}`: AI Gateway's way to a provider, and its `compat`.
@@ -239,14 +318,9 @@ fn longest(found: &Scan, bytes: &Bytes, task: Option<Task>) -> Result<u64, Error
     Ok(most.unwrap_or(UNLIMITED).saturating_mul(choices))
 }
 
-async fn ask(
-    app: &App,
-    proxy: &Proxy,
-    asking: &Head,
-    method: Method,
-    targets: Vec<Target>,
-) -> Result<Response, Error> {
-    let caller = asking.caller.clone();
+/// How often each is asked: as the gateway has it, and before that the caller.
+async fn policy(app: &App, asking: &Head) -> Result<Policy, Error> {
+    let caller = &asking.caller;
     let mut policy = Policy::default();
     if let Some(gateway) = &app.gateway
         && let Ok(named) = gateway.gateway(&caller.account, &caller.gateway).await
@@ -256,16 +330,34 @@ async fn ask(
         policy.delay = settings.retry_delay.map_or(policy.delay, |ms| Duration::from_millis(ms.into()));
         policy.backoff = settings.retry_backoff.unwrap_or(policy.backoff);
     }
-    // Who had to show a key here means another one for the provider; else what stands there may be anything.
-    let keyed = caller.key.is_some() || app.config.api_key.is_some();
-    let call = Call {
-        policy: policy.asked(&asking.headers)?,
+    policy.asked(&asking.headers)
+}
+
+/// Who had to show a key here means another one for the provider; else what stands there may be anything.
+fn key_of(app: &App, asking: &Head) -> KeyOf {
+    let keyed = asking.caller.key.is_some() || app.config.api_key.is_some();
+    if keyed { KeyOf::Client } else { KeyOf::Settings }
+}
+
+async fn call(app: &App, asking: &Head, method: Method, targets: Vec<Target>) -> Result<Call, Error> {
+    Ok(Call {
+        policy: policy(app, asking).await?,
         method,
         headers: asking.headers.clone(),
-        key_of: if keyed { KeyOf::Client } else { KeyOf::Settings },
+        key_of: key_of(app, asking),
         targets,
-        caller,
-    };
+        caller: asking.caller.clone(),
+    })
+}
+
+async fn ask(
+    app: &App,
+    proxy: &Proxy,
+    asking: &Head,
+    method: Method,
+    targets: Vec<Target>,
+) -> Result<Response, Error> {
+    let call = call(app, asking, method, targets).await?;
     let (head, body) = proxy.call(app.gateway.as_ref(), call).await?.into_parts();
     let body = match body {
         AnswerBody::Whole(body) => Sent::from(body),

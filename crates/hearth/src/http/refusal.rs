@@ -95,7 +95,12 @@ impl Dialect {
         }
     }
 
-    pub(super) fn status(self, kind: ErrorKind) -> u16 {
+    /// The status of an error: the one that a provider gave, else that of its kind.
+    pub(super) fn status(self, error: &Error) -> u16 {
+        let kind = error.kind;
+        if let Some(status) = error.status {
+            return status;
+        }
         match self {
             Self::OpenAi | Self::WorkersCompatible | Self::AiGateway => kind.status(),
             Self::WorkersNative | Self::Binding => workers_ai::error::status(kind),
@@ -131,7 +136,7 @@ impl Dialect {
     pub(super) fn response(self, error: &Error, request_id: &str) -> Response {
         let mut response = json(self.body(error, request_id));
         *response.status_mut() =
-            StatusCode::from_u16(self.status(error.kind)).expect("error kinds have valid statuses");
+            StatusCode::from_u16(self.status(error)).expect("error kinds and providers have valid statuses");
         let headers = response.headers_mut();
         if matches!(error.kind, ErrorKind::Overloaded | ErrorKind::Unavailable) {
             let after = error.retry_after.unwrap_or(RETRY_AFTER).as_millis().max(1);

@@ -77,7 +77,7 @@ pub(super) async fn create(State(app): State<Arc<App>>, request: Request) -> Ans
     let responding = Responding::new(head, std::mem::take(&mut asked.form), count, keep);
     let mut answering = Answering { app: Arc::clone(&app), responding, keeping };
     let stream = asked.stream;
-    let mut answer = placed(app.generate(&asking.caller, request).await, move |error| asked.locate(error))?;
+    let mut answer = placed(app.generate(&asking, request).await, move |error| asked.locate(error))?;
     if stream {
         return Ok(sse::settled(&app, dialect, vec![answer], answering));
     }

@@ -104,11 +104,21 @@ impl Form {
 
 /// The model's task decides what an input may be.
 pub(super) async fn answer(app: &Arc<App>, asking: &Head, model: &str, input: Value, form: Form) -> Answered {
-    let info = app.model(model).map_err(|error| {
-        let shown: String = model.chars().take(200).collect();
-        Error { message: format!("No such model {shown} or task"), ..error }
-    })?;
-    match info.task {
+    let task = match app.model(model) {
+        Ok(info) => info.task,
+        // Only the input tells what a provider's model is for.
+        Err(_) if !app.elsewhere(&asking.caller.account, model).await?.is_empty() => {
+            match input.get("text") {
+                Some(_) => ModelTask::TextEmbeddings,
+                None => ModelTask::TextGeneration,
+            }
+        }
+        Err(error) => {
+            let shown: String = model.chars().take(200).collect();
+            return Err(Error { message: format!("No such model {shown} or task"), ..error }.into());
+        }
+    };
+    match task {
         ModelTask::TextGeneration => {
             let asked = generation::parse(model, input, form.at())?;
             text(app, asking, asked, form).await
@@ -123,7 +133,7 @@ pub(super) async fn answer(app: &Arc<App>, asking: &Head, model: &str, input: Va
             let mut places = form.at().places();
             places.input_is("text");
             let request = embeddings::parse(model, input, form.at())?;
-            let vectors = app.embed(&asking.caller, request).await;
+            let vectors = app.embed(asking, request).await;
             let vectors = vectors.map_err(|error| told(places.locate(located(error, "input"))))?;
             Ok(json(form.wrap(embeddings::result(&vectors))))
         }
@@ -139,7 +149,7 @@ async fn text(app: &Arc<App>, asking: &Head, asked: TextRequest, form: Form) -> 
         let logprobs = request.logprobs.is_some();
         (head(app, "chatcmpl", &request.model), chat::Asked { choices, logprobs, include_usage })
     });
-    let deltas = app.generate(&asking.caller, request).await;
+    let deltas = app.generate(asking, request).await;
     let deltas = placed(deltas, move |error| told(places.locate(located(error, "messages"))))?;
     Ok(match (stream, openai) {
         (true, None) => sse::response(app, form.dialect(), vec![deltas], generated::FrameWriter::default()),

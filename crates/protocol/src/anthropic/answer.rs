@@ -27,12 +27,13 @@ pub fn count(tokens: u32) -> String {
     to_json(&json!({"input_tokens": tokens}))
 }
 
-/// Cached tokens stand beside the others here, not among them. What a request adds to the cache costs nothing and is
-/// not counted apart.
+/// Cached tokens stand beside the others here, not among them. What a request adds to the cache of a model here costs
+/// nothing and is not counted apart.
 fn counts(usage: &Usage) -> Map<String, Value> {
+    let beside = usage.cached_tokens.saturating_add(usage.cache_write_tokens);
     let counts = json!({
-        "input_tokens": usage.prompt_tokens.saturating_sub(usage.cached_tokens),
-        "cache_creation_input_tokens": 0,
+        "input_tokens": usage.prompt_tokens.saturating_sub(beside),
+        "cache_creation_input_tokens": usage.cache_write_tokens,
         "cache_read_input_tokens": usage.cached_tokens,
         "output_tokens": usage.completion_tokens,
         "output_tokens_details": {"thinking_tokens": usage.reasoning_tokens},
@@ -53,7 +54,7 @@ fn usage(usage: &Usage) -> Value {
     let mut fields = counts(usage);
     fields.insert(
         "cache_creation".into(),
-        json!({"ephemeral_5m_input_tokens": 0, "ephemeral_1h_input_tokens": 0}),
+        json!({"ephemeral_5m_input_tokens": usage.cache_write_tokens, "ephemeral_1h_input_tokens": 0}),
     );
     fields.insert("service_tier".into(), "standard".into());
     fields.into()
@@ -102,11 +103,17 @@ fn signature(head: &Head, block: usize) -> String {
     STANDARD.encode(format!("{}:{block}", head.id))
 }
 
+/// Whether a proof is one of [`signature`]'s.
+pub(super) fn is_ours(signature: &str) -> bool {
+    STANDARD.decode(signature).is_ok_and(|proof| proof.starts_with(b"msg_"))
+}
+
 /// Gathers an answer into one message.
 pub struct MessageWriter {
     head: Head,
     blocks: Blocks,
-    content: Vec<(Kind, String)>,
+    /// Each block: what it is, its text, and its proof where it has one.
+    content: Vec<(Kind, String, Option<String>)>,
     usage: Option<Usage>,
 }
 
@@ -125,10 +132,15 @@ impl MessageWriter {
         }
         for step in self.blocks.steps(delta) {
             match step {
-                Step::Open(kind) => self.content.push((kind, String::new())),
+                Step::Open(kind) => self.content.push((kind, String::new(), None)),
                 Step::Add(more) => {
-                    if let Some((_, text)) = self.content.last_mut() {
+                    if let Some((_, text, _)) = self.content.last_mut() {
                         text.push_str(&more);
+                    }
+                }
+                Step::Sign(proof) => {
+                    if let Some((_, _, signature)) = self.content.last_mut() {
+                        *signature = Some(proof);
                     }
                 }
                 Step::Close => {}
@@ -146,12 +158,13 @@ impl MessageWriter {
     #[must_use]
     pub fn finish(self) -> String {
         let Self { head, blocks, content, usage } = self;
-        let content = content.into_iter().enumerate().map(|(index, (kind, text))| match kind {
+        let content = content.into_iter().enumerate().map(|(index, (kind, text, proof))| match kind {
             Kind::Thinking => json!({
                 "type": "thinking",
                 "thinking": if head.thoughts { text } else { String::new() },
-                "signature": signature(&head, index),
+                "signature": proof.unwrap_or_else(|| signature(&head, index)),
             }),
+            Kind::Redacted(data) => json!({"type": "redacted_thinking", "data": data}),
             Kind::Text => json!({"type": "text", "text": text, "citations": null}),
             Kind::Call { id, name } => {
                 json!({"type": "tool_use", "id": id, "name": name, "input": partial::object(&text)})
@@ -169,6 +182,8 @@ pub struct EventWriter {
     started: bool,
     /// What is in the open block, and its index.
     open: Option<(Kind, usize)>,
+    /// Whether the open block has its proof.
+    signed: bool,
     /// Blocks begun.
     count: usize,
     usage: Usage,
@@ -183,6 +198,7 @@ impl EventWriter {
             blocks: Blocks::default(),
             started: false,
             open: None,
+            signed: false,
             count: 0,
             usage: Usage::default(),
         }
@@ -205,12 +221,14 @@ impl EventWriter {
                 self.count += 1;
                 let block = match &kind {
                     Kind::Thinking => json!({"type": "thinking", "thinking": "", "signature": ""}),
+                    Kind::Redacted(data) => json!({"type": "redacted_thinking", "data": data}),
                     Kind::Text => json!({"type": "text", "text": "", "citations": null}),
                     Kind::Call { id, name } => {
                         json!({"type": "tool_use", "id": id, "name": name, "input": {}})
                     }
                 };
                 self.open = Some((kind, index));
+                self.signed = false;
                 vec![event("content_block_start", json!({"index": index, "content_block": block}))]
             }
             Step::Add(text) => {
@@ -218,23 +236,32 @@ impl EventWriter {
                 let delta = match kind {
                     Kind::Thinking if !self.head.thoughts => return Vec::new(),
                     Kind::Thinking => json!({"type": "thinking_delta", "thinking": text}),
-                    Kind::Text => json!({"type": "text_delta", "text": text}),
+                    Kind::Text | Kind::Redacted(_) => json!({"type": "text_delta", "text": text}),
                     Kind::Call { .. } => json!({"type": "input_json_delta", "partial_json": text}),
                 };
                 vec![event("content_block_delta", json!({"index": index, "delta": delta}))]
             }
+            Step::Sign(proof) => {
+                let Some((_, index)) = &self.open else { return Vec::new() };
+                self.signed = true;
+                vec![sign(*index, &proof)]
+            }
             Step::Close => {
                 let Some((kind, index)) = self.open.take() else { return Vec::new() };
                 let mut events = Vec::new();
-                if kind == Kind::Thinking {
-                    let delta = json!({"type": "signature_delta", "signature": signature(&self.head, index)});
-                    events.push(event("content_block_delta", json!({"index": index, "delta": delta})));
+                if kind == Kind::Thinking && !self.signed {
+                    events.push(sign(index, &signature(&self.head, index)));
                 }
                 events.push(event("content_block_stop", json!({"index": index})));
                 events
             }
         }
     }
+}
+
+fn sign(index: usize, signature: &str) -> Event {
+    let delta = json!({"type": "signature_delta", "signature": signature});
+    event("content_block_delta", json!({"index": index, "delta": delta}))
 }
 
 /// An event; its data begin with its name as `type`.

@@ -3,14 +3,19 @@
 //! Invariant: at most one block is open; a step that adds or closes belongs to it. No block is opened before there
 //! is something to put into it, except a call, which may have no arguments.
 
-use crate::{Delta, FinishReason};
+use crate::{Delta, FinishReason, Thought};
 
 /// What a block holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Thinking,
+    /// Thoughts that may not be read.
+    Redacted(String),
     Text,
-    Call { id: String, name: String },
+    Call {
+        id: String,
+        name: String,
+    },
 }
 
 /// A step in the making of an answer's blocks.
@@ -20,6 +25,8 @@ pub(super) enum Step {
     Open(Kind),
     /// More of the open block: text, or arguments.
     Add(String),
+    /// The proof of the open block of thoughts.
+    Sign(String),
     /// The open block ends.
     Close,
 }
@@ -49,6 +56,20 @@ impl Blocks {
         match delta {
             Delta::Text { choice: 0, text, .. } => self.add(Opened::Text, text, &mut steps),
             Delta::Reasoning { choice: 0, text } => self.add(Opened::Thinking, text, &mut steps),
+            Delta::Thought { choice: 0, thought: Thought::Signed { signature, .. } } => {
+                if self.open != Some(Opened::Thinking) {
+                    self.close(&mut steps);
+                    steps.push(Step::Open(Kind::Thinking));
+                    self.open = Some(Opened::Thinking);
+                }
+                // What is thought after its proof is another thought.
+                steps.push(Step::Sign(signature));
+                self.close(&mut steps);
+            }
+            Delta::Thought { choice: 0, thought: Thought::Redacted(data) } => {
+                self.close(&mut steps);
+                steps.extend([Step::Open(Kind::Redacted(data)), Step::Close]);
+            }
             Delta::ToolCallStart { choice: 0, index, id, name } => {
                 self.close(&mut steps);
                 self.open = Some(Opened::Call(index));
@@ -70,6 +91,7 @@ impl Blocks {
             | Delta::Usage(_)
             | Delta::Text { .. }
             | Delta::Reasoning { .. }
+            | Delta::Thought { .. }
             | Delta::ToolCallStart { .. }
             | Delta::ToolCallArguments { .. }
             | Delta::MalformedCall { .. }

@@ -5,15 +5,16 @@
 //! one role are one message. Invariant: every call has exactly one result, and every result a call in the turn
 //! before it; anything else is refused by the path of its block.
 
+use super::answer::is_ours;
 use super::layout::{Spot, Written};
 use super::{canonical_id, written_id};
 use crate::fields::{Object, missing, wrong_type};
-use crate::{Content, Error, ErrorKind, Message, Part, Role, ToolCall};
+use crate::{CacheFor, CacheMark, Content, Error, ErrorKind, Message, Part, Role, Thought, ToolCall};
 use indexmap::IndexMap;
 use serde_json::Value;
 
 /// Fields of blocks that do not change what they say: hints, and what clients echo from an earlier answer.
-const HARMLESS: &[&str] = &["cache_control", "citations", "parsed_output", "caller", "toolset_name"];
+const HARMLESS: &[&str] = &["citations", "parsed_output", "caller", "toolset_name"];
 
 /// What Claude Code puts before its system prompt for accounting. It differs from request to request, so it would
 /// keep the prefix of every request from being found again, and it says nothing to a model.
@@ -46,13 +47,15 @@ pub(super) struct History {
 impl History {
     /// `system`, which comes first.
     pub(super) fn system(&mut self, value: Value) -> Result<(), Error> {
-        let (parts, spots) = match value {
-            Value::String(text) => (vec![Part::Text(text)], vec![Spot::System(None)]),
-            Value::Array(blocks) => text_blocks("system", blocks, |block| Spot::System(Some(block)))?,
+        let (message, spots) = match value {
+            Value::String(text) => (Message::text(Role::System, text), vec![Spot::System(None)]),
+            Value::Array(blocks) => {
+                text_blocks(Role::System, "system", blocks, |block| Spot::System(Some(block)))?
+            }
             other => return Err(wrong_type("system", "a string or an array of text blocks", &other)),
         };
         let written = Written { parts: spots, ..Written::at(Spot::System(None)) };
-        self.say(said(Role::System, parts), written);
+        self.say(message, written);
         Ok(())
     }
 
@@ -78,12 +81,12 @@ impl History {
             Role::Assistant => self.assistant(m, &path, content)?,
             Role::User | Role::Tool => self.user(m, &path, content)?,
             Role::System | Role::Developer => {
-                let (parts, spots) = match content {
-                    Value::String(text) => (vec![Part::Text(text)], vec![Spot::Content(m)]),
-                    Value::Array(blocks) => text_blocks(&path, blocks, |block| Spot::Block(m, block))?,
+                let (message, spots) = match content {
+                    Value::String(text) => (Message::text(role, text), vec![Spot::Content(m)]),
+                    Value::Array(blocks) => text_blocks(role, &path, blocks, |block| Spot::Block(m, block))?,
                     other => return Err(wrong_type(&path, "a string or an array of text blocks", &other)),
                 };
-                self.say(said(role, parts), Written { parts: spots, ..Written::at(Spot::Message(m)) });
+                self.say(message, Written { parts: spots, ..Written::at(Spot::Message(m)) });
             }
         }
         self.last = Some(role);
@@ -124,19 +127,25 @@ impl History {
             let mut block = Object::at(format!("{path}.{b}"), value)?;
             let kind = block.required_string("type")?;
             block.harmless(HARMLESS);
+            let cache = block.cache_control();
             match kind.as_str() {
                 "text" => {
                     message.content.0.push(Part::Text(block.required_string("text")?));
                     written.parts.push(Spot::Block(m, b));
                 }
                 "thinking" => {
-                    message.reasoning.get_or_insert_default().push_str(&block.required_string("thinking")?);
-                    // Ours tells nothing, and a thought is trusted no more than what else a caller says.
-                    block.string("signature")?;
+                    let text = block.required_string("thinking")?;
+                    message.reasoning.get_or_insert_default().push_str(&text);
+                    // Ours tells nothing, and a thought is trusted no more than what else a caller says. That of
+                    // another service is for that service.
+                    let proof = block.string("signature")?;
+                    if let Some(signature) = proof.filter(|proof| !proof.is_empty() && !is_ours(proof)) {
+                        message.thoughts.push(Thought::Signed { text, signature });
+                    }
                 }
                 // A thought of another service, which only that can read.
                 "redacted_thinking" => {
-                    block.required_string("data")?;
+                    message.thoughts.push(Thought::Redacted(block.required_string("data")?));
                 }
                 "tool_use" => {
                     let call = self.call(&mut block, Spot::Block(m, b))?;
@@ -144,6 +153,10 @@ impl History {
                     written.calls.push(Spot::Block(m, b));
                 }
                 other => return Err(no_such_block(&block, other, "assistant")),
+            }
+            if let Some(keep) = cache {
+                let part = if kind == "tool_use" { None } else { message.content.0.len().checked_sub(1) };
+                message.cache_marks.push(CacheMark { part, keep });
             }
             block.finish()?;
         }
@@ -186,9 +199,13 @@ impl History {
             let mut block = Object::at(format!("{path}.{b}"), value)?;
             let kind = block.required_string("type")?;
             block.harmless(HARMLESS);
+            let cache = block.cache_control();
             if kind == "tool_result" {
-                self.result(&mut block, m, b)?;
+                self.result(&mut block, m, b, cache)?;
             } else {
+                if let Some(keep) = cache {
+                    message.cache_marks.push(CacheMark { part: Some(message.content.0.len()), keep });
+                }
                 message.content.0.push(part(&mut block, &kind, "user")?);
                 written.parts.push(Spot::Block(m, b));
             }
@@ -198,7 +215,13 @@ impl History {
         Ok(())
     }
 
-    fn result(&mut self, block: &mut Object, m: usize, b: usize) -> Result<(), Error> {
+    fn result(
+        &mut self,
+        block: &mut Object,
+        m: usize,
+        b: usize,
+        cache: Option<CacheFor>,
+    ) -> Result<(), Error> {
         let spot = Spot::Block(m, b);
         let shown = block.required_string("tool_use_id")?;
         let id = canonical_id(&shown);
@@ -229,6 +252,8 @@ impl History {
                     let mut inner = Object::at(format!("{path}.{i}"), value)?;
                     let kind = inner.required_string("type")?;
                     inner.harmless(HARMLESS);
+                    // The mark that counts is that of the whole result.
+                    inner.cache_control();
                     parts.push(part(&mut inner, &kind, "tool_result")?);
                     written.parts.push(Spot::Inner(m, b, i));
                     inner.finish()?;
@@ -242,7 +267,8 @@ impl History {
             parts.insert(0, Part::Text("Error: ".to_owned()));
             written.parts.insert(0, spot);
         }
-        let message = Message { tool_call_id: Some(id), ..said(Role::Tool, parts) };
+        let cache_marks = cache.map(|keep| CacheMark { part: None, keep }).into_iter().collect();
+        let message = Message { tool_call_id: Some(id), cache_marks, ..said(Role::Tool, parts) };
         self.results.push((message, written));
         Ok(())
     }
@@ -286,6 +312,11 @@ fn push(messages: &mut Vec<Placed>, message: Message, written: Written) {
                 last.content.0.push(Part::Text(BETWEEN_TURNS.to_owned()));
                 place.parts.push(written.whole);
             }
+            let before = last.content.0.len();
+            let marks = message.cache_marks.into_iter();
+            last.cache_marks
+                .extend(marks.map(|mark| CacheMark { part: mark.part.map(|part| part + before), ..mark }));
+            last.thoughts.extend(message.thoughts);
             last.content.0.extend(message.content.0);
             place.parts.extend(written.parts);
             last.tool_calls.extend(message.tool_calls);
@@ -304,11 +335,12 @@ fn said(role: Role, parts: Vec<Part>) -> Message {
 
 /// Blocks of text alone, without what is there for accounting.
 fn text_blocks(
+    role: Role,
     path: &str,
     blocks: Vec<Value>,
     spot: impl Fn(usize) -> Spot,
-) -> Result<(Vec<Part>, Vec<Spot>), Error> {
-    let (mut parts, mut spots) = (Vec::new(), Vec::new());
+) -> Result<(Message, Vec<Spot>), Error> {
+    let (mut message, mut spots) = (said(role, Vec::new()), Vec::new());
     for (b, value) in blocks.into_iter().enumerate() {
         let mut block = Object::at(format!("{path}.{b}"), value)?;
         let kind = block.required_string("type")?;
@@ -316,14 +348,18 @@ fn text_blocks(
             return Err(no_such_block(&block, &kind, "system"));
         }
         block.harmless(HARMLESS);
+        let cache = block.cache_control();
         let text = block.required_string("text")?;
         block.finish()?;
         if !text.starts_with(BILLING) {
-            parts.push(Part::Text(text));
+            if let Some(keep) = cache {
+                message.cache_marks.push(CacheMark { part: Some(message.content.0.len()), keep });
+            }
+            message.content.0.push(Part::Text(text));
             spots.push(spot(b));
         }
     }
-    Ok((parts, spots))
+    Ok((message, spots))
 }
 
 /// A block of text or an image.

@@ -15,6 +15,7 @@ pub mod models;
 mod partial;
 mod request;
 mod tools;
+pub mod upstream;
 
 pub use answer::{EventWriter, Head, MessageWriter, count};
 pub use layout::Layout;

@@ -79,6 +79,7 @@ fn read(body: &[u8], answer: bool) -> Result<MessagesRequest, Error> {
     let output = output(&mut fields)?;
     layout.format = output.place;
     layout.variables = fields.has("chat_template_kwargs");
+    let stream = fields.boolean("stream")?.unwrap_or(false);
     let request = GenerateRequest {
         model,
         input: Input::Chat(messages),
@@ -94,9 +95,10 @@ fn read(body: &[u8], answer: bool) -> Result<MessagesRequest, Error> {
         session: session(&mut fields)?,
         cache_salt: shared::label(&mut fields, "cache_salt")?,
         ignore_eos: fields.boolean("ignore_eos")?.unwrap_or(false),
+        reasoning_budget: thinking.budget,
+        stream,
         ..GenerateRequest::default()
     };
-    let stream = fields.boolean("stream")?.unwrap_or(false);
     context_management(&mut fields)?;
     if fields.array("mcp_servers")?.is_some_and(|servers| !servers.is_empty()) {
         return Err(unsupported("mcp_servers"));
@@ -127,18 +129,21 @@ fn thread(fields: &mut Object) -> Result<(), Error> {
 struct Thinking {
     on: bool,
     shown: bool,
+    budget: Option<u32>,
 }
 
-/// `thinking`. Where it is absent the model does not think, as in Anthropic's API. A budget is taken and not kept:
+/// `thinking`. Where it is absent the model does not think, as in Anthropic's API. Models here keep no budget:
 /// `max_tokens` holds for thoughts too.
 fn thinking(fields: &mut Object) -> Result<Thinking, Error> {
     let Some(mut thinking) = fields.object("thinking")? else {
-        return Ok(Thinking { on: false, shown: true });
+        return Ok(Thinking { on: false, shown: true, budget: None });
     };
+    let mut budget = None;
     let on = match thinking.required_string("type")?.as_str() {
         "enabled" => {
             let path = thinking.path("budget_tokens");
-            thinking.integer("budget_tokens", 1..=i64::from(i32::MAX))?.ok_or_else(|| missing(&path))?;
+            let tokens = thinking.integer("budget_tokens", 1..=i64::from(i32::MAX))?;
+            budget = Some(tokens.ok_or_else(|| missing(&path))? as u32);
             true
         }
         "adaptive" | "between_tools" => {
@@ -159,7 +164,7 @@ fn thinking(fields: &mut Object) -> Result<Thinking, Error> {
         }
     };
     thinking.finish()?;
-    Ok(Thinking { on, shown })
+    Ok(Thinking { on, shown, budget })
 }
 
 /// Variables for the template: the switches of the families that think. One that a template does not know changes

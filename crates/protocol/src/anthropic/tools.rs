@@ -60,9 +60,10 @@ fn tool(mut fields: Object) -> Result<Tool, Error> {
         description: fields.string("description")?,
         parameters: Some(schema),
         strict: fields.boolean("strict")?,
+        cache: fields.cache_control(),
     };
     // Hints: how calls are sent, when a tool is shown, what a call looks like.
-    fields.harmless(&["cache_control", "eager_input_streaming", "defer_loading", "input_examples"]);
+    fields.harmless(&["eager_input_streaming", "defer_loading", "input_examples"]);
     fields.finish()?;
     Ok(tool)
 }

@@ -3,7 +3,7 @@
 use super::logprobs::{self, ChatLogprobs};
 use super::messages::{Rules, messages, plain_text};
 use super::parameters as shared;
-use super::{Head, SYSTEM_FINGERPRINT, WireUsage, format, local, to_json, tools};
+use super::{Head, SYSTEM_FINGERPRINT, WireUsage, format, local, thoughts, to_json, tools};
 use crate::fields::{Object, missing, wrong_type};
 use crate::{
     Answer, Choice, Delta, Error, Event, FinishReason, GenerateRequest, Input, Logprobs, Places,
@@ -54,9 +54,11 @@ pub fn parse(body: &[u8]) -> Result<ChatRequest, Error> {
         prompt_logprobs,
         ignore_eos: fields.boolean("ignore_eos")?.unwrap_or(false),
         reasoning_effort: local::reasoning_effort(&mut fields)?,
+        reasoning_budget: None,
         template_variables: local::template_variables(&mut fields, &mut places)?,
         session: shared::label(&mut fields, "prompt_cache_key")?,
         cache_salt: shared::label(&mut fields, "cache_salt")?,
+        stream: stream.on,
     };
     only_text(&mut fields)?;
     fields.refuse(&["audio", "function_call", "functions", "web_search_options"])?;
@@ -159,6 +161,9 @@ struct WireMessage<'a> {
     reasoning_content: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     reasoning: Option<&'a str>,
+    // Thoughts as their service wants them back, as OpenRouter has them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    reasoning_details: Vec<Value>,
     // An empty list would tell some clients that calls were made.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     tool_calls: Vec<WireCall<'a>>,
@@ -247,6 +252,7 @@ fn wire_choice<'a>(index: usize, choice: &'a Choice, asked: &Asked) -> WireChoic
             refusal: None,
             reasoning_content: reasoning,
             reasoning,
+            reasoning_details: choice.thoughts.iter().map(thoughts::written).collect(),
             tool_calls,
             malformed_tool_calls: &choice.malformed_calls,
         },
@@ -291,6 +297,8 @@ struct WireDelta<'a> {
     reasoning_content: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     reasoning: Option<&'a str>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    reasoning_details: Vec<Value>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     tool_calls: Vec<WireCall<'a>>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -372,6 +380,10 @@ impl StreamWriter for ChunkWriter {
                 let (reasoning_content, reasoning) = (Some(text.as_str()), Some(text.as_str()));
                 let delta = WireDelta { reasoning_content, reasoning, ..WireDelta::default() };
                 events.push(self.one(*choice, delta, &[]));
+            }
+            Delta::Thought { choice, thought } => {
+                let reasoning_details = vec![thoughts::written(thought)];
+                events.push(self.one(*choice, WireDelta { reasoning_details, ..WireDelta::default() }, &[]));
             }
             Delta::ToolCallStart { choice, index, id, name } => {
                 let function = WireFunction { name: Some(name), arguments: "" };

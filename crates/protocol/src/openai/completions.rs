@@ -74,6 +74,7 @@ pub fn parse(body: &[u8]) -> Result<CompletionRequest, Error> {
         ignore_eos: fields.boolean("ignore_eos")?.unwrap_or(false),
         session: shared::label(&mut fields, "prompt_cache_key")?,
         cache_salt: shared::label(&mut fields, "cache_salt")?,
+        stream: stream.on,
         ..GenerateRequest::default()
     };
     super::chat::options(&mut fields)?;
@@ -393,6 +394,7 @@ impl StreamWriter for ChunkWriter {
             // Raw prompts have neither thoughts nor tool calls.
             Delta::Started { .. }
             | Delta::Reasoning { .. }
+            | Delta::Thought { .. }
             | Delta::ToolCallStart { .. }
             | Delta::ToolCallArguments { .. }
             | Delta::MalformedCall { .. } => Vec::new(),

@@ -4,8 +4,9 @@
 //! objects. Calls without an id get one by their place, and answers that of the call they answer, so that a
 //! conversation is the same canonical one however it was written. Whether a model's template can render a conversation is the backend's business.
 
+use super::thoughts;
 use crate::fields::{self, Object, element, missing, unsupported, wrong_type};
-use crate::{Content, Error, Message, Part, Places, Role, ToolCall};
+use crate::{CacheMark, Content, Error, Message, Part, Places, Role, ToolCall};
 use serde_json::Value;
 
 /// Whose rules hold.
@@ -16,8 +17,7 @@ pub(crate) enum Rules {
 }
 
 /// Fields of a message that do not change how it reads: what clients echo from an earlier answer, and hints.
-const HARMLESS: &[&str] =
-    &["annotations", "cache_control", "id", "malformed_tool_calls", "parsed", "reasoning_details"];
+const HARMLESS: &[&str] = &["annotations", "id", "malformed_tool_calls", "parsed"];
 
 /// `messages`; `None` where the field is absent. `places` gets where calls are written flat.
 pub(crate) fn messages(
@@ -83,10 +83,14 @@ fn give_ids(messages: &mut [Message]) {
 fn message(mut fields: Object, rules: Rules, flat: impl FnMut(usize)) -> Result<Message, Error> {
     let role = role(&mut fields)?;
     let path = fields.path("content");
+    let mut cache_marks = Vec::new();
     let mut content = match fields.take("content") {
         None => None,
-        Some(value) => Some(content(&path, value, role)?),
+        Some(value) => Some(content(&path, value, role, &mut cache_marks)?),
     };
+    if let Some(keep) = fields.cache_control() {
+        cache_marks.push(CacheMark { part: None, keep });
+    }
     let tool_calls = tool_calls(&mut fields, role, rules, flat)?;
     if let Some(refusal) = fields.string("refusal")? {
         // An earlier refusal was said as text.
@@ -95,6 +99,7 @@ fn message(mut fields: Object, rules: Rules, flat: impl FnMut(usize)) -> Result<
     let reasoning_content = fields.string("reasoning_content")?;
     let reasoning = fields.string("reasoning")?;
     let reasoning = reasoning_content.or(reasoning).filter(|_| role == Role::Assistant);
+    let thoughts = thoughts::read(&mut fields).filter(|_| role == Role::Assistant).unwrap_or_default();
     let lax = rules == Rules::WorkersAi;
     let tool_call_id = fields.string("tool_call_id")?.filter(|id| !(lax && id.is_empty()));
     if role == Role::Tool && tool_call_id.is_none() && rules == Rules::OpenAi {
@@ -110,7 +115,7 @@ fn message(mut fields: Object, rules: Rules, flat: impl FnMut(usize)) -> Result<
         None if role == Role::Assistant => Content::default(),
         None => return Err(missing(&path)),
     };
-    Ok(Message { role, content, name, reasoning, tool_calls, tool_call_id })
+    Ok(Message { role, content, name, reasoning, thoughts, tool_calls, tool_call_id, cache_marks })
 }
 
 fn role(fields: &mut Object) -> Result<Role, Error> {
@@ -138,10 +143,10 @@ fn role(fields: &mut Object) -> Result<Role, Error> {
 /// Text as one string or in parts of text.
 pub(crate) fn plain_text(path: &str, value: Value) -> Result<String, Error> {
     // Whoever writes a system message has no images to show.
-    Ok(content(path, value, Role::System)?.joined_text())
+    Ok(content(path, value, Role::System, &mut Vec::new())?.joined_text())
 }
 
-fn content(path: &str, value: Value, role: Role) -> Result<Content, Error> {
+fn content(path: &str, value: Value, role: Role, cache_marks: &mut Vec<CacheMark>) -> Result<Content, Error> {
     let parts = match value {
         Value::String(text) => return Ok(Content(vec![Part::Text(text)])),
         Value::Array(parts) => parts,
@@ -153,14 +158,19 @@ fn content(path: &str, value: Value, role: Role) -> Result<Content, Error> {
     parts
         .into_iter()
         .enumerate()
-        .map(|(index, value)| part(Object::at(element(path, index), value)?, role))
+        .map(|(index, value)| {
+            let mut fields = Object::at(element(path, index), value)?;
+            if let Some(keep) = fields.cache_control() {
+                cache_marks.push(CacheMark { part: Some(index), keep });
+            }
+            part(fields, role)
+        })
         .collect::<Result<_, _>>()
         .map(Content)
 }
 
 fn part(mut fields: Object, role: Role) -> Result<Part, Error> {
     let kind = fields.required_string("type")?;
-    fields.harmless(&["cache_control"]);
     let part = match kind.as_str() {
         "text" => Part::Text(fields.required_string("text")?),
         "refusal" if role == Role::Assistant => Part::Text(fields.required_string("refusal")?),

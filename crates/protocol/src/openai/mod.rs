@@ -14,8 +14,10 @@ pub(crate) mod messages;
 pub mod models;
 pub(crate) mod parameters;
 pub mod responses;
+mod thoughts;
 pub mod tokenize;
 pub(crate) mod tools;
+pub mod upstream;
 mod usage;
 
 pub(crate) use usage::WireUsage;

@@ -88,13 +88,15 @@ fn tools(fields: &mut Object) -> Result<Vec<Listed>, Error> {
                     format!("'{path}' must be 'function'; other tools are not supported by this server");
                 return Err(Error::new(ErrorKind::Unsupported, message).at(path));
             }
-            tool.harmless(&["cache_control"]);
+            let cache = tool.cache_control();
             match tool.object("function")? {
                 Some(body) => {
                     tool.finish()?;
-                    Ok(Listed { tool: function(body)?, flat: false })
+                    Ok(Listed { tool: Tool { cache, ..function(body)? }, flat: false })
                 }
-                None if tool.has("name") => Ok(Listed { tool: function(tool)?, flat: true }),
+                None if tool.has("name") => {
+                    Ok(Listed { tool: Tool { cache, ..function(tool)? }, flat: true })
+                }
                 None => Err(missing(&tool.path("function"))),
             }
         })
@@ -123,7 +125,8 @@ pub(super) fn described(body: &mut Object) -> Result<Tool, Error> {
     {
         return Err(wrong_type(&body.path("parameters"), "an object", parameters));
     }
-    Ok(Tool { name, description: body.string("description")?, parameters, strict: body.boolean("strict")? })
+    let (description, strict) = (body.string("description")?, body.boolean("strict")?);
+    Ok(Tool { name, description, parameters, strict, cache: None })
 }
 
 /// `tool_choice`, and the names of the tools it allows where it does not allow all.

@@ -15,6 +15,9 @@ pub(crate) struct WireUsage {
 #[derive(Clone, Copy, Debug, Serialize)]
 struct PromptDetails {
     cached_tokens: u32,
+    // Not OpenAI's: as OpenRouter tells it. Models here write for nothing.
+    #[serde(skip_serializing_if = "is_nothing")]
+    cache_write_tokens: u32,
     audio_tokens: u32,
 }
 
@@ -26,13 +29,22 @@ struct CompletionDetails {
     rejected_prediction_tokens: u32,
 }
 
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's form")]
+const fn is_nothing(count: &u32) -> bool {
+    *count == 0
+}
+
 impl From<Usage> for WireUsage {
     fn from(usage: Usage) -> Self {
         Self {
             prompt_tokens: usage.prompt_tokens,
             completion_tokens: usage.completion_tokens,
             total_tokens: usage.total_tokens(),
-            prompt_tokens_details: PromptDetails { cached_tokens: usage.cached_tokens, audio_tokens: 0 },
+            prompt_tokens_details: PromptDetails {
+                cached_tokens: usage.cached_tokens,
+                cache_write_tokens: usage.cache_write_tokens,
+                audio_tokens: 0,
+            },
             completion_tokens_details: CompletionDetails {
                 reasoning_tokens: usage.reasoning_tokens,
                 audio_tokens: 0,

@@ -127,7 +127,10 @@ impl StreamWriter for FrameWriter {
         }
         let mut events: Vec<Event> = self.close().into_iter().collect();
         match delta {
-            Delta::Started { .. } | Delta::PromptLogprobs(_) | Delta::ToolCallArguments { .. } => {}
+            Delta::Started { .. }
+            | Delta::PromptLogprobs(_)
+            | Delta::Thought { .. }
+            | Delta::ToolCallArguments { .. } => {}
             Delta::Text { text, .. } if text.is_empty() => {}
             Delta::Text { text, .. } => events.push(Frame { response: &text, ..Frame::default() }.event()),
             Delta::Reasoning { text, .. } => {
@@ -210,6 +213,7 @@ mod tests {
     }
 
     const USAGE: Delta = Delta::Usage(Usage {
+        cache_write_tokens: 0,
         prompt_tokens: 3,
         cached_tokens: 1,
         completion_tokens: 2,

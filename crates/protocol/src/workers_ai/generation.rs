@@ -89,9 +89,11 @@ pub fn parse(model: &str, input: Value, at: InputAt) -> Result<TextRequest, Erro
         prompt_logprobs: None,
         ignore_eos: fields.boolean("ignore_eos")?.unwrap_or(false),
         reasoning_effort: local::reasoning_effort(&mut fields)?,
+        reasoning_budget: None,
         template_variables,
         session: shared::label(&mut fields, "prompt_cache_key")?,
         cache_salt: shared::label(&mut fields, "cache_salt")?,
+        stream: stream.on,
     };
     fields.refuse(&["audio", "functions", "image", "lora", "modalities", "prediction", "requests"])?;
     chat::options(&mut fields)?;

@@ -252,7 +252,7 @@ mod tests {
     #[test]
     fn tools_go_under_the_name_that_the_template_has_for_them() {
         let source = "{% if xml_tools %}<tool_call>{{ xml_tools }}{% endif %}<think>";
-        let tool = Tool { name: "f".into(), description: None, parameters: None, strict: None };
+        let tool = Tool { name: "f".into(), description: None, parameters: None, strict: None, cache: None };
         let request = GenerateRequest { tools: vec![tool], ..GenerateRequest::default() };
         let family = crate::tools::family(Some(source), &tokenizer());
         let made = conversation(&request, &[], &template(source), family, 0);
@@ -277,7 +277,13 @@ mod tests {
         };
         let result = |id: &str| Message { tool_call_id: Some(id.into()), ..Message::text(Role::Tool, "4") };
         let family = crate::tools::family(Some(source), &tokenizer());
-        let tool = |name: &str| Tool { name: name.into(), description: None, parameters: None, strict: None };
+        let tool = |name: &str| Tool {
+            name: name.into(),
+            description: None,
+            parameters: None,
+            strict: None,
+            cache: None,
+        };
         let request = GenerateRequest { tools: vec![tool("f"), tool("g")], ..GenerateRequest::default() };
         let messages = [
             calls(&[("call_1", "f"), ("call_1", "g")]),

@@ -137,7 +137,8 @@ mod tests {
         assert!(holds(When { system: text("brief"), result: text("42"), ..When::default() }, &request));
         assert!(!holds(When { result: text("43"), ..When::default() }, &request));
         assert!(!holds(When { tools: Some(true), ..When::default() }, &request));
-        request.tools = vec![Tool { name: "f".into(), description: None, parameters: None, strict: None }];
+        request.tools =
+            vec![Tool { name: "f".into(), description: None, parameters: None, strict: None, cache: None }];
         assert!(holds(When { tools: Some(true), ..When::default() }, &request));
         assert!(holds(When::default(), &request));
     }

@@ -365,6 +365,7 @@ mod tests {
             description: None,
             parameters: Some(parameters.clone()),
             strict: None,
+            cache: None,
         };
         Declared::new(&[tool("f"), tool("math.sum")])
     }

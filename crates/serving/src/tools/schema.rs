@@ -61,7 +61,13 @@ mod tests {
     use serde_json::json;
 
     fn strict(schema: Value) -> Strict {
-        let tool = Tool { name: "f".into(), description: None, parameters: Some(schema), strict: Some(true) };
+        let tool = Tool {
+            name: "f".into(),
+            description: None,
+            parameters: Some(schema),
+            strict: Some(true),
+            cache: None,
+        };
         Strict::of(&tool).unwrap()
     }
 
@@ -96,8 +102,14 @@ mod tests {
             assert!(strict(schema).check("{}").is_err());
         }
         assert!(
-            Strict::of(&Tool { name: "f".into(), description: None, parameters: None, strict: Some(true) })
-                .is_none()
+            Strict::of(&Tool {
+                name: "f".into(),
+                description: None,
+                parameters: None,
+                strict: Some(true),
+                cache: None
+            })
+            .is_none()
         );
     }
 }

@@ -156,6 +156,7 @@ async fn generate(backend: &dyn Backend, request: GenerateRequest, sink: Sink<'_
             Delta::Started { .. }
             | Delta::PromptLogprobs(_)
             | Delta::ToolCallStart { .. }
+            | Delta::Thought { .. }
             | Delta::MalformedCall { .. }
             | Delta::ToolCallArguments { .. } => {}
         }

@@ -14,6 +14,7 @@ mod own_providers;
 mod providers;
 mod rerank;
 mod responses;
+mod translation;
 mod transport;
 mod workers_ai;
 

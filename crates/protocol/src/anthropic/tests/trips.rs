@@ -71,6 +71,7 @@ prop_compose! {
                 description: description.clone(),
                 parameters: Some(json!({"type": "object", "properties": {"b": {}, "a": {"enum": [1, "x", null]}}})),
                 strict,
+                cache: None,
             })
             .collect();
         let tool_choice = match (choice, tools.first()) {
@@ -96,6 +97,7 @@ prop_compose! {
             choices: 1,
             template_variables: ["enable_thinking", "thinking"].map(|name| (name.to_owned(), thinks.into())).into(),
             session,
+            reasoning_budget: thinks.then_some(1024),
             ..GenerateRequest::default()
         }
     }
@@ -127,7 +129,7 @@ fn body(request: &GenerateRequest) -> Value {
             Role::Assistant => {
                 let mut content = Vec::new();
                 if let Some(thought) = &message.reasoning {
-                    content.push(json!({"type": "thinking", "thinking": thought, "signature": "s"}));
+                    content.push(json!({"type": "thinking", "thinking": thought}));
                 }
                 content.extend(blocks(&message.content));
                 content.extend(message.tool_calls.iter().map(|call| {

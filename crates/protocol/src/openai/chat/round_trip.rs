@@ -75,6 +75,7 @@ fn tools() -> impl Strategy<Value = Vec<Tool>> {
             description,
             parameters,
             strict,
+            cache: None,
         },
     );
     prop::collection::vec(tool, 1..4)

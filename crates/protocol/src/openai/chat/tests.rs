@@ -1,7 +1,10 @@
 //! Chat completions: what is read, what is refused and under which name, and that no cut of deltas shows.
 
 use super::*;
-use crate::{ErrorKind, Message, Part, ReasoningEffort, ResponseFormat, Role, Tool, ToolCall, ToolChoice};
+use crate::{
+    CacheFor, CacheMark, ErrorKind, Message, Part, ReasoningEffort, ResponseFormat, Role, Tool, ToolCall,
+    ToolChoice,
+};
 use proptest::prelude::*;
 use serde_json::json;
 
@@ -64,6 +67,7 @@ fn every_field_reaches_the_canonical_request() {
             Message::text(Role::Developer, "and kind"),
             Message {
                 name: Some("Ada".to_owned()),
+                cache_marks: vec![CacheMark { part: Some(0), keep: CacheFor::Minutes }],
                 ..message(
                     Role::User,
                     vec![
@@ -98,6 +102,7 @@ fn every_field_reaches_the_canonical_request() {
                 description: Some("looks".to_owned()),
                 parameters: Some(json!({"type": "object"})),
                 strict: Some(true),
+                cache: None,
             }],
             tool_choice: ToolChoice::Named("look".to_owned()),
             parallel_tool_calls: Some(false),
@@ -125,9 +130,11 @@ fn every_field_reaches_the_canonical_request() {
             prompt_logprobs: Some(1),
             ignore_eos: true,
             reasoning_effort: Some(ReasoningEffort::High),
+            reasoning_budget: None,
             template_variables: [("enable_thinking".to_owned(), json!(false))].into_iter().collect(),
             session: Some("session".to_owned()),
             cache_salt: Some("salt".to_owned()),
+            stream: chat.stream,
         }
     );
 }

@@ -108,6 +108,7 @@ pub fn parse(body: &[u8]) -> Result<Asked, Error> {
         template_variables: local::template_variables(&mut fields, &mut places)?,
         session: session.clone(),
         cache_salt: shared::label(&mut fields, "cache_salt")?,
+        stream: stream.on,
         ..GenerateRequest::default()
     };
     fields.finish()?;

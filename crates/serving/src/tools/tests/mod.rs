@@ -39,7 +39,7 @@ fn named(name: &str) -> &'static Family {
 }
 
 fn tool(name: &str, parameters: Value) -> Tool {
-    Tool { name: name.into(), description: None, parameters: Some(parameters), strict: None }
+    Tool { name: name.into(), description: None, parameters: Some(parameters), strict: None, cache: None }
 }
 
 fn tools() -> Vec<Tool> {
@@ -56,7 +56,7 @@ fn tools() -> Vec<Tool> {
                 "path": {"type": "string"}, "text": {"type": "string"}, "all": {"type": "boolean"}
             }, "required": ["path", "text"]}),
         ),
-        Tool { name: "now".into(), description: None, parameters: None, strict: None },
+        Tool { name: "now".into(), description: None, parameters: None, strict: None, cache: None },
     ]
 }
 

@@ -180,6 +180,7 @@ fn fields_become_their_canonical_ones() {
             reasoning_effort: Some(ReasoningEffort::Low),
             session: Some("k".to_owned()),
             cache_salt: Some("s".to_owned()),
+            stream: true,
             ..GenerateRequest::default()
         }
     );
@@ -364,6 +365,7 @@ fn tool() -> impl Strategy<Value = Tool> {
             description,
             parameters: schema.then(|| json!({"type": "object", "properties": {"a": {"type": "string"}}})),
             strict,
+            cache: None,
         },
     )
 }

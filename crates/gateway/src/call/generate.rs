@@ -1,0 +1,292 @@
+//! Calls whose answer is translated: a canonical request is written in each target's dialect, and what comes back is
+//! read as canonical deltas. All else, from the ledger to retries, is as for a call that is passed on.
+
+use super::attempt::{Begun, Failed};
+use super::stream::Events;
+use super::{Call, KeyOf, Proxy, Reached, Target, headers, retry::Policy};
+use crate::ledger::Entry;
+use crate::provider::Configured;
+use crate::scan::Pieces;
+use crate::sse::{self, Framer};
+use crate::{Caller, Gateway};
+use bytes::Bytes;
+use futures::StreamExt;
+use futures::stream::{iter, unfold};
+use hyper::http::{HeaderMap, Method, StatusCode};
+use protocol::{AnswerReader, Delta, DeltaStream, Error, ErrorKind, GenerateRequest, broken_off};
+use serde_json::Value;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// What is asked, in canonical form.
+#[derive(Debug)]
+pub struct Asking {
+    /// Who asks.
+    pub caller: Caller,
+    /// The client's headers; of them only keys and the name of the client go on.
+    pub headers: HeaderMap,
+    /// Whose key goes before.
+    pub key_of: KeyOf,
+    /// How often each is asked.
+    pub policy: Policy,
+    /// Who may answer, and under which name they know the model; in the order in which they are asked.
+    pub offers: Vec<(Arc<Configured>, String)>,
+    /// What to generate.
+    pub request: GenerateRequest,
+    /// Tokens that are set aside for an answer whose length nobody limits.
+    pub unlimited: u64,
+}
+
+/// An answer that has begun.
+pub struct Generated {
+    /// The answer.
+    pub deltas: DeltaStream,
+    /// Which of the offers answers, from 0.
+    pub step: usize,
+    /// The entry in the ledger.
+    pub entry: Option<String>,
+}
+
+impl Proxy {
+    /// Asks for an answer. What a provider refuses comes back as an error with its status and in its words.
+    ///
+    /// # Errors
+    /// When the request cannot be written in the dialect of any offer, and as [`Proxy::call`].
+    pub async fn generate(&self, ledger: Option<&Gateway>, asking: Asking) -> Result<Generated, Error> {
+        let Asking { caller, headers, key_of, policy, offers, request, unlimited } = asking;
+        let mut targets = Vec::with_capacity(offers.len());
+        let mut refused = None;
+        for (provider, model) in offers {
+            match target(provider, model, &request, unlimited) {
+                Ok(target) => targets.push(target),
+                Err(error) => refused = refused.or(Some(error)),
+            }
+        }
+        if let (true, Some(error)) = (targets.is_empty(), refused) {
+            return Err(error);
+        }
+        let headers = headers::of_translated(&headers);
+        let call = Call { caller, method: Method::POST, headers, key_of, targets, policy };
+        let Reached { step, id: entry_id, target, entry, outcome } = self.reach(ledger, &call).await?;
+        let begun = match outcome {
+            Ok(begun) => begun,
+            Err(failed) => return Err(told(&failed, target)),
+        };
+        let mut reader = target.dialect.reader(&request);
+        let deltas = match begun {
+            Begun::Whole(_, body, reported) => match reader.whole(&body) {
+                Ok(deltas) => {
+                    if let Some(entry) = entry {
+                        entry.settle(reported.map(|reported| reported.usage)).await;
+                    }
+                    iter(deltas.into_iter().map(Ok)).boxed()
+                }
+                Err(error) => return Err(failed(entry, of(target, error)).await),
+            },
+            Begun::Events(_, events) => Reading::new(events, entry, reader).stream(),
+            Begun::Raw(head, _) => {
+                let kind = head.headers.get(hyper::http::header::CONTENT_TYPE);
+                let kind = kind.and_then(|kind| kind.to_str().ok()).unwrap_or("nothing that is named");
+                let error = Error::new(ErrorKind::Upstream, format!("it answered with {kind}"));
+                return Err(failed(entry, of(target, error)).await);
+            }
+        };
+        Ok(Generated { deltas, step, entry: entry_id })
+    }
+}
+
+/// A whole answer, as the provider wrote it.
+#[derive(Debug)]
+pub struct Fetched {
+    /// The answer.
+    pub body: Bytes,
+    /// Which of the targets answered, from 0.
+    pub step: usize,
+    /// The entry in the ledger.
+    pub entry: Option<String>,
+}
+
+impl Proxy {
+    /// Makes a call whose answer is JSON and read here. What a provider refuses comes back as an error with its status
+    /// and in its words.
+    ///
+    /// # Errors
+    /// As [`Proxy::call`], and when the answer is not JSON.
+    pub async fn fetch(&self, ledger: Option<&Gateway>, call: Call) -> Result<Fetched, Error> {
+        let call = Call { headers: headers::of_translated(&call.headers), ..call };
+        let Reached { step, id, target, entry, outcome } = self.reach(ledger, &call).await?;
+        match outcome {
+            Ok(Begun::Whole(_, body, reported)) => {
+                if let Some(entry) = entry {
+                    entry.settle(reported.map(|reported| reported.usage)).await;
+                }
+                Ok(Fetched { body, step, entry: id })
+            }
+            Ok(Begun::Events(..) | Begun::Raw(..)) => {
+                let error = Error::new(ErrorKind::Upstream, "its answer is no JSON");
+                Err(failed(entry, of(target, error)).await)
+            }
+            Err(failed) => Err(told(&failed, target)),
+        }
+    }
+}
+
+/// Who may answer, with the request in its dialect.
+fn target(
+    provider: Arc<Configured>,
+    model: String,
+    request: &GenerateRequest,
+    unlimited: u64,
+) -> Result<Target, Error> {
+    let dialect = provider.dialect;
+    let written = dialect.write(&provider, &model, request)?;
+    let not_there = || Error::new(ErrorKind::RouteNotFound, "This model cannot be asked for at its provider");
+    let url = provider.url(&written.path, written.query).ok_or_else(not_there)?;
+    let longest = request.max_tokens.map_or(unlimited, u64::from);
+    let most = Some((written.body.len() as u64, longest.saturating_mul(request.choices.max(1).into())));
+    let body = Pieces::from(written.body);
+    Ok(Target { provider, dialect, model, url, body, strip_usage: false, most })
+}
+
+/// Ends the entry of an answer that is none.
+async fn failed(entry: Option<Entry>, error: Error) -> Error {
+    if let Some(entry) = entry {
+        entry.fail(error.kind.status()).await;
+    }
+    error
+}
+
+/// An error of a reader, which does not know who it reads.
+fn of(target: &Target, error: Error) -> Error {
+    Error { message: format!("{}: {}", target.provider.slug, error.message), ..error }
+}
+
+/// What a provider refused, with its status and in its words.
+fn told(failed: &Failed, target: &Target) -> Error {
+    let Some((headers, body)) = &failed.response else {
+        let error = failed.error(&target.provider);
+        return Error { status: Some(failed.status.as_u16()).filter(|status| *status >= 400), ..error };
+    };
+    let body: Value = serde_json::from_slice(body).unwrap_or(Value::Null);
+    // Google's errors may stand in a list.
+    let body = body.get(0).unwrap_or(&body);
+    let inner = body.get("error").filter(|error| !error.is_null()).unwrap_or(body);
+    let text = |value: &Value, name: &str| value.get(name).and_then(Value::as_str).map(str::to_owned);
+    let message = inner
+        .as_str()
+        .map(str::to_owned)
+        .or_else(|| ["message", "detail", "Message"].iter().find_map(|name| text(inner, name)))
+        .unwrap_or_else(|| failed.message().to_owned());
+    let code = text(inner, "code").unwrap_or_default();
+    let kind = kind(failed.status, &code);
+    let mut error = Error::new(kind, format!("{}: {message}", target.provider.slug));
+    // One that sends the client elsewhere says nothing that the client could use.
+    error.status = Some(failed.status.as_u16()).filter(|status| *status >= 400);
+    error.retry_after = super::retry::asked(headers);
+    // Canonical fields have OpenAI's names.
+    error.param = text(inner, "param").filter(|param| !param.is_empty());
+    error
+}
+
+/// What a status means in the canonical form.
+fn kind(status: StatusCode, code: &str) -> ErrorKind {
+    match status.as_u16() {
+        400 if code == "context_length_exceeded" => ErrorKind::ContextLength,
+        401 => ErrorKind::Unauthorized,
+        402 | 403 => ErrorKind::Forbidden,
+        404 => ErrorKind::ModelNotFound,
+        408 => ErrorKind::Timeout,
+        413 => ErrorKind::TooLarge,
+        429 => ErrorKind::Overloaded,
+        503 | 529 => ErrorKind::Unavailable,
+        504 => ErrorKind::UpstreamTimeout,
+        500.. => ErrorKind::Upstream,
+        ..400 => ErrorKind::Upstream,
+        _ => ErrorKind::InvalidRequest,
+    }
+}
+
+/// Events that are read as deltas.
+struct Reading {
+    events: Box<Events>,
+    reader: Box<dyn AnswerReader>,
+    framer: Framer,
+    ready: VecDeque<Result<Delta, Error>>,
+    ended: bool,
+}
+
+impl Reading {
+    fn new(mut events: Box<Events>, entry: Option<Entry>, reader: Box<dyn AnswerReader>) -> Self {
+        events.account(entry);
+        Self { events, reader, framer: Framer::default(), ready: VecDeque::new(), ended: false }
+    }
+
+    fn read(&mut self, frame: &[u8]) {
+        let Some(data) = sse::data(frame) else { return };
+        if self.ready.back().is_some_and(Result::is_err) {
+            return;
+        }
+        let name = sse::name(frame).and_then(|name| std::str::from_utf8(name).ok());
+        let read = match std::str::from_utf8(&data) {
+            Ok(data) => self.reader.event(name, data),
+            Err(error) => Err(Error::new(ErrorKind::Upstream, format!("an event is not UTF-8: {error}"))),
+        };
+        self.take(read);
+    }
+
+    fn take(&mut self, read: Result<Vec<Delta>, Error>) {
+        match read {
+            Ok(deltas) => self.ready.extend(deltas.into_iter().map(Ok)),
+            Err(error) => self.ready.push_back(Err(error)),
+        }
+    }
+
+    async fn next(&mut self) -> Option<Result<Delta, Error>> {
+        loop {
+            match self.ready.pop_front() {
+                Some(Ok(delta)) => {
+                    // Who reads on need not do so behind the last one.
+                    if matches!(delta, Delta::Usage(_)) {
+                        self.events.settle().await;
+                        self.ended = true;
+                        self.ready.clear();
+                    }
+                    return Some(Ok(delta));
+                }
+                Some(Err(error)) => {
+                    self.ended = true;
+                    return Some(Err(self.events.fail(error).await));
+                }
+                None if self.ended => return None,
+                None => {}
+            }
+            match self.events.next().await {
+                Some(Ok(bytes)) => self.push(bytes),
+                Some(Err(error)) => {
+                    self.ended = true;
+                    return Some(Err(error));
+                }
+                None => {
+                    let rest = std::mem::take(&mut self.framer).rest();
+                    self.read(&rest);
+                    let end = self.reader.end();
+                    self.take(end);
+                    if self.ready.is_empty() {
+                        self.ready.push_back(Err(broken_off()));
+                    }
+                }
+            }
+        }
+    }
+
+    fn push(&mut self, bytes: Bytes) {
+        match self.framer.push(bytes) {
+            Ok(frames) => frames.iter().for_each(|frame| self.read(&frame)),
+            Err(error) => self.ready.push_back(Err(Error::new(ErrorKind::Upstream, error.to_string()))),
+        }
+    }
+
+    fn stream(self) -> DeltaStream {
+        unfold(self, async |mut reading| Some((reading.next().await?, reading))).boxed()
+    }
+}

@@ -1,0 +1,267 @@
+//! Canonical request to the body of a message.
+//!
+//! The order of members, blocks and tools is always the same, so that a provider's cache finds what it has seen.
+
+use crate::anthropic::written_id;
+use crate::openai::to_json;
+use crate::upstream::{budget, number, wordless};
+use crate::{
+    CacheFor, CacheMark, Error, GenerateRequest, Input, Message, Part, ResponseFormat, Role, Thought, Tool,
+    ToolChoice,
+};
+use serde_json::{Map, Value, json};
+
+const DIALECT: &str = "Anthropic's Messages";
+
+/// `max_tokens`, which must be there, where the caller sets no limit: what every model that is not retired can do.
+pub const MAX_TOKENS: u32 = 8192;
+
+/// The smallest budget of thought.
+const BUDGET_MIN: u32 = 1024;
+
+/// The body that asks `model` for this.
+///
+/// # Errors
+/// When the request holds what the dialect has no words for.
+pub fn write(request: &GenerateRequest, model: &str) -> Result<String, Error> {
+    let Input::Chat(messages) = &request.input else { return Err(wordless("prompt", DIALECT)) };
+    refuse(request)?;
+    let budget = thought(request, messages);
+    let mut body = Map::new();
+    let mut put = |name: &str, value: Value| body.insert(name.to_owned(), value);
+    put("model", model.into());
+    let most = request.max_tokens.unwrap_or_else(|| MAX_TOKENS.saturating_add(budget.unwrap_or(0)));
+    put("max_tokens", most.into());
+    let (system, turns) = conversation(messages, budget.is_some())?;
+    if !system.is_empty() {
+        put("system", system.into());
+    }
+    put("messages", turns.into());
+    if !request.tools.is_empty() {
+        put("tools", request.tools.iter().map(tool).collect());
+        if let Some(choice) = tool_choice(request) {
+            put("tool_choice", choice);
+        }
+    }
+    if let Some(budget) = budget {
+        put("thinking", json!({"type": "enabled", "budget_tokens": budget}));
+    }
+    if let ResponseFormat::JsonSchema { schema, .. } = &request.response_format {
+        put("output_config", json!({"format": {"type": "json_schema", "schema": schema}}));
+    }
+    if !request.stop.is_empty() {
+        put("stop_sequences", request.stop.clone().into());
+    }
+    for (name, value) in [("temperature", request.sampling.temperature), ("top_p", request.sampling.top_p)] {
+        if let Some(value) = value {
+            put(name, number(value));
+        }
+    }
+    if let Some(k) = request.sampling.top_k.filter(|k| *k > 0) {
+        put("top_k", k.into());
+    }
+    if request.stream {
+        put("stream", true.into());
+    }
+    Ok(to_json(&body))
+}
+
+/// What would change the answer and cannot be said. A seed and a prediction change nothing that anybody is promised.
+fn refuse(request: &GenerateRequest) -> Result<(), Error> {
+    let sampling = &request.sampling;
+    let given = [
+        ("n", request.choices > 1),
+        ("logprobs", request.logprobs.is_some()),
+        ("prompt_logprobs", request.prompt_logprobs.is_some()),
+        ("logit_bias", !sampling.logit_bias.is_empty()),
+        ("frequency_penalty", sampling.frequency_penalty.is_some_and(|penalty| penalty != 0.0)),
+        ("presence_penalty", sampling.presence_penalty.is_some_and(|penalty| penalty != 0.0)),
+        ("repetition_penalty", sampling.repetition_penalty.is_some_and(|penalty| penalty != 1.0)),
+        ("min_p", sampling.min_p.is_some_and(|p| p > 0.0)),
+        ("ignore_eos", request.ignore_eos),
+    ];
+    if let Some((name, _)) = given.iter().find(|(_, given)| *given) {
+        return Err(wordless(name, DIALECT));
+    }
+    if sampling.temperature.is_some_and(|temperature| temperature > 1.0) {
+        let message = format!("'temperature' goes up to 1 in {DIALECT}, which this model's provider speaks");
+        return Err(Error { message, ..wordless("temperature", DIALECT) });
+    }
+    let switches = ["enable_thinking", "thinking", "reasoning_effort"];
+    if let Some(name) = request.template_variables.keys().find(|name| !switches.contains(&name.as_str())) {
+        return Err(wordless(&format!("chat_template_kwargs.{name}"), DIALECT));
+    }
+    match &request.response_format {
+        ResponseFormat::Text | ResponseFormat::JsonSchema { .. } => Ok(()),
+        ResponseFormat::JsonObject => {
+            let message = format!(
+                "'response_format' of type 'json_object' has no counterpart in {DIALECT}, which this model's provider \
+                 speaks; give a JSON schema"
+            );
+            Err(Error { message, ..wordless("response_format", DIALECT) })
+        }
+        ResponseFormat::Regex(_) => Err(wordless("response_format.regex", DIALECT)),
+        ResponseFormat::Lark(_) => Err(wordless("response_format.grammar", DIALECT)),
+    }
+}
+
+/// The budget of thought; none where there is none, or where this API lets no model think: with a call that is forced,
+/// with an answer too short for it, and in the middle of a turn whose thoughts are not there to go on from.
+fn thought(request: &GenerateRequest, messages: &[Message]) -> Option<u32> {
+    let budget = budget(request).filter(|budget| *budget > 0)?.max(BUDGET_MIN);
+    if matches!(request.tool_choice, ToolChoice::Required | ToolChoice::Named(_)) {
+        return None;
+    }
+    let last = messages.iter().rev().find(|message| message.role != Role::Tool);
+    if last.is_some_and(|message| !message.tool_calls.is_empty() && message.thoughts.is_empty()) {
+        return None;
+    }
+    match request.max_tokens {
+        None => Some(budget),
+        Some(most) if most > BUDGET_MIN => Some(budget.min(most - 1)),
+        Some(_) => None,
+    }
+}
+
+fn tool_choice(request: &GenerateRequest) -> Option<Value> {
+    let mut choice = match &request.tool_choice {
+        ToolChoice::Auto => json!({"type": "auto"}),
+        ToolChoice::None => return Some(json!({"type": "none"})),
+        ToolChoice::Required => json!({"type": "any"}),
+        ToolChoice::Named(name) => json!({"type": "tool", "name": name}),
+    };
+    match request.parallel_tool_calls {
+        Some(parallel) => choice["disable_parallel_tool_use"] = (!parallel).into(),
+        None if request.tool_choice == ToolChoice::Auto => return None,
+        None => {}
+    }
+    Some(choice)
+}
+
+fn tool(tool: &Tool) -> Value {
+    let mut written = json!({"name": tool.name});
+    if let Some(description) = &tool.description {
+        written["description"] = description.as_str().into();
+    }
+    let nothing = || json!({"type": "object", "properties": {}});
+    written["input_schema"] = tool.parameters.clone().unwrap_or_else(nothing);
+    if tool.strict == Some(true) {
+        written["strict"] = true.into();
+    }
+    if let Some(keep) = tool.cache {
+        written["cache_control"] = cache_control(keep);
+    }
+    written
+}
+
+fn cache_control(keep: CacheFor) -> Value {
+    match keep {
+        CacheFor::Minutes => json!({"type": "ephemeral"}),
+        CacheFor::Hour => json!({"type": "ephemeral", "ttl": "1h"}),
+    }
+}
+
+/// The system's blocks and the turns. All system messages stand in front, wherever they were: this API has one place
+/// for them. Results of tools and what the user says next are one turn of the user's.
+fn conversation(messages: &[Message], thinks: bool) -> Result<(Vec<Value>, Vec<Value>), Error> {
+    let mut system = Vec::new();
+    let mut turns: Vec<(&str, Vec<Value>)> = Vec::new();
+    for (index, message) in messages.iter().enumerate() {
+        let (role, blocks) = match message.role {
+            Role::System | Role::Developer => {
+                let images = message.content.0.iter().position(|part| matches!(part, Part::Image { .. }));
+                if let Some(image) = images {
+                    return Err(wordless(&format!("messages[{index}].content[{image}].image_url"), DIALECT));
+                }
+                system.extend(blocks(message)?);
+                continue;
+            }
+            Role::User => ("user", blocks(message)?),
+            Role::Tool => ("user", vec![result(message)?]),
+            Role::Assistant => ("assistant", assistant(index, message, thinks)?),
+        };
+        match turns.last_mut() {
+            Some((last, said)) if *last == role => said.extend(blocks),
+            _ if blocks.is_empty() => {}
+            _ => turns.push((role, blocks)),
+        }
+    }
+    let turns = turns.into_iter().map(|(role, content)| json!({"role": role, "content": content}));
+    Ok((system, turns.collect()))
+}
+
+fn assistant(index: usize, message: &Message, thinks: bool) -> Result<Vec<Value>, Error> {
+    let mut written = Vec::new();
+    // Thoughts without proof are not taken, and none are where the model shall not think.
+    for thought in message.thoughts.iter().filter(|_| thinks) {
+        written.push(match thought {
+            Thought::Signed { text, signature } => {
+                json!({"type": "thinking", "thinking": text, "signature": signature})
+            }
+            Thought::Redacted(data) => json!({"type": "redacted_thinking", "data": data}),
+        });
+    }
+    written.extend(blocks(message)?);
+    for (number, call) in message.tool_calls.iter().enumerate() {
+        let arguments = Some(call.arguments.trim()).filter(|arguments| !arguments.is_empty());
+        let input = serde_json::from_str::<Map<String, Value>>(arguments.unwrap_or("{}")).map_err(|_| {
+            let path = format!("messages[{index}].tool_calls[{number}].function.arguments");
+            Error::invalid(&path, format!("'{path}' must be a JSON object, as {DIALECT} has it"))
+        })?;
+        written.push(json!({"type": "tool_use", "id": id(&call.id), "name": call.name, "input": input}));
+    }
+    let whole = message.cache_marks.iter().rev().find(|mark| mark.part.is_none());
+    if let (Some(mark), Some(last), false) = (whole, written.last_mut(), message.tool_calls.is_empty()) {
+        last["cache_control"] = cache_control(mark.keep);
+    }
+    Ok(written)
+}
+
+fn result(message: &Message) -> Result<Value, Error> {
+    let inner = blocks(&Message { cache_marks: Vec::new(), ..message.clone() })?;
+    let id = id(message.tool_call_id.as_deref().unwrap_or_default());
+    let mut written = json!({"type": "tool_result", "tool_use_id": id});
+    if !inner.is_empty() {
+        written["content"] = inner.into();
+    }
+    if let Some(mark) = message.cache_marks.last() {
+        written["cache_control"] = cache_control(mark.keep);
+    }
+    Ok(written)
+}
+
+/// Text and images. Empty texts are not taken; a mark behind one stands behind what comes before it.
+fn blocks(message: &Message) -> Result<Vec<Value>, Error> {
+    let mut written: Vec<Value> = Vec::with_capacity(message.content.0.len());
+    let last = message.content.0.len().saturating_sub(1);
+    for (at, part) in message.content.0.iter().enumerate() {
+        match part {
+            Part::Text(text) if text.is_empty() => {}
+            Part::Text(text) => written.push(json!({"type": "text", "text": text})),
+            Part::Image { url, .. } => written.push(json!({"type": "image", "source": source(url)})),
+        }
+        let stands = |mark: &&CacheMark| mark.part.unwrap_or(last) == at;
+        if let (Some(mark), Some(block)) = (message.cache_marks.iter().rev().find(stands), written.last_mut())
+        {
+            block["cache_control"] = cache_control(mark.keep);
+        }
+    }
+    Ok(written)
+}
+
+fn source(url: &str) -> Value {
+    let data = url.strip_prefix("data:").and_then(|rest| rest.split_once(";base64,"));
+    match data {
+        Some((media, data)) => {
+            let media = media.split(';').next().unwrap_or_default();
+            json!({"type": "base64", "media_type": media, "data": data})
+        }
+        None => json!({"type": "url", "url": url}),
+    }
+}
+
+/// A call's id in the letters that this API takes.
+fn id(id: &str) -> String {
+    let taken = |c: char| if c.is_ascii_alphanumeric() || "_-".contains(c) { c } else { '_' };
+    written_id(id).chars().map(taken).collect()
+}

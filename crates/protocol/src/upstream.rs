@@ -1,0 +1,227 @@
+//! What readers and writers of the providers' dialects have in common.
+
+use crate::{Delta, Error, ErrorKind, FinishReason, GenerateRequest, ReasoningEffort};
+use serde_json::{Map, Number, Value};
+
+/// Budgets of thought, in tokens, by effort: those of LiteLLM 1.106.12 (`litellm/constants.py`).
+const BUDGETS: [(ReasoningEffort, u32); 4] = [
+    (ReasoningEffort::High, 4096),
+    (ReasoningEffort::Medium, 2048),
+    (ReasoningEffort::Low, 1024),
+    (ReasoningEffort::Minimal, 128),
+];
+
+/// How long the model should think, where the caller wants that it does: as an effort, whatever the caller wrote.
+pub(crate) fn effort(request: &GenerateRequest) -> Option<ReasoningEffort> {
+    if request.reasoning_effort.is_some() {
+        return request.reasoning_effort;
+    }
+    if request.thinks() != Some(true) {
+        return None;
+    }
+    // Anthropic's effort, which stands beside its switch.
+    let named = request.template_variables.get("reasoning_effort").and_then(Value::as_str);
+    let named = named.and_then(|word| match word {
+        "low" => Some(ReasoningEffort::Low),
+        "medium" => Some(ReasoningEffort::Medium),
+        "high" => Some(ReasoningEffort::High),
+        _ => None,
+    });
+    let by_budget = request.reasoning_budget.map(|budget| {
+        let found = BUDGETS.iter().find(|(_, least)| budget >= *least);
+        found.map_or(ReasoningEffort::Minimal, |(effort, _)| *effort)
+    });
+    Some(named.or(by_budget).unwrap_or(ReasoningEffort::Medium))
+}
+
+/// Most tokens of thought, where the caller wants that the model thinks; 0 where it shall not.
+pub(crate) fn budget(request: &GenerateRequest) -> Option<u32> {
+    if request.thinks() == Some(true) && request.reasoning_budget.is_some() {
+        return request.reasoning_budget;
+    }
+    let effort = effort(request)?;
+    Some(BUDGETS.iter().find(|(known, _)| *known == effort).map_or(0, |(_, budget)| *budget))
+}
+
+/// A number in its shortest decimal form, as the caller wrote it most likely.
+pub(crate) fn number(value: f32) -> Value {
+    value.to_string().parse().ok().and_then(Number::from_f64).map_or(Value::Null, Value::Number)
+}
+
+/// The error of a request that a provider's dialect has no words for.
+pub(crate) fn wordless(field: &str, dialect: &str) -> Error {
+    let message = format!("'{field}' has no counterpart in {dialect}, which this model's provider speaks");
+    Error::new(ErrorKind::Unsupported, message).at(field)
+}
+
+/// The error of an answer that is none of the dialect.
+pub(crate) fn unreadable(why: impl std::fmt::Display) -> Error {
+    Error::new(ErrorKind::Upstream, format!("The provider's answer cannot be read: {why}"))
+}
+
+/// The error of an answer that broke off.
+#[must_use]
+pub fn broken_off() -> Error {
+    Error::new(ErrorKind::Upstream, "The provider's answer broke off")
+}
+
+/// A count of tokens; what is absent, or no count, is none.
+pub(crate) fn count(usage: &Map<String, Value>, path: &[&str]) -> Option<u32> {
+    let (first, rest) = path.split_first()?;
+    let value = rest.iter().try_fold(usage.get(*first)?, |value, name| value.get(name))?;
+    u32::try_from(value.as_u64()?).ok()
+}
+
+/// An object, whatever else stands there counting as an empty one.
+pub(crate) fn object(value: &Value) -> Map<String, Value> {
+    value.as_object().cloned().unwrap_or_default()
+}
+
+/// Why an answer ended, by what the provider said and what it did: where it called tools, the caller's turn it is,
+/// whatever the word.
+pub(crate) const fn finish(said: FinishReason, called: bool) -> FinishReason {
+    match said {
+        FinishReason::Stop if called => FinishReason::ToolCalls,
+        FinishReason::ToolCalls if !called => FinishReason::Stop,
+        said => said,
+    }
+}
+
+/// Follows JSON text and knows whether an object or array that began in it is whole.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Whole {
+    depth: u32,
+    in_string: bool,
+    escaped: bool,
+    begun: bool,
+}
+
+impl Whole {
+    pub(crate) fn push(&mut self, text: &str) {
+        for byte in text.bytes() {
+            if self.in_string {
+                match byte {
+                    _ if self.escaped => self.escaped = false,
+                    b'\\' => self.escaped = true,
+                    b'"' => self.in_string = false,
+                    _ => {}
+                }
+                continue;
+            }
+            match byte {
+                b'"' => self.in_string = true,
+                b'{' | b'[' => {
+                    self.depth += 1;
+                    self.begun = true;
+                }
+                b'}' | b']' => self.depth = self.depth.saturating_sub(1),
+                _ => {}
+            }
+        }
+    }
+
+    pub(crate) const fn is_whole(&self) -> bool {
+        self.begun && self.depth == 0 && !self.in_string
+    }
+}
+
+/// Puts what a provider says at once into the order of the canonical form: what begins while a call's arguments are
+/// not whole waits for them.
+#[derive(Debug, Default)]
+pub(crate) struct InOrder {
+    /// The call whose arguments come in.
+    open: Option<(u32, Whole)>,
+    /// What waits.
+    held: Vec<Delta>,
+}
+
+impl InOrder {
+    /// Takes a delta of one choice; gives what may go on.
+    pub(crate) fn push(&mut self, delta: Delta, out: &mut Vec<Delta>) {
+        let waits = match (&mut self.open, &delta) {
+            (Some((open, whole)), Delta::ToolCallArguments { index, arguments, .. }) if open == index => {
+                whole.push(arguments);
+                out.push(delta);
+                if whole.is_whole() && !self.held.is_empty() {
+                    self.release(out);
+                }
+                return;
+            }
+            (Some((_, whole)), _) => !whole.is_whole(),
+            (None, _) => false,
+        };
+        if waits {
+            self.held.push(delta);
+            return;
+        }
+        match &delta {
+            Delta::ToolCallStart { index, .. } => self.open = Some((*index, Whole::default())),
+            // Of a call that is over: the canonical form has no place for it, and most such are empty.
+            Delta::ToolCallArguments { .. } => return,
+            _ => self.open = None,
+        }
+        out.push(delta);
+    }
+
+    fn release(&mut self, out: &mut Vec<Delta>) {
+        for delta in std::mem::take(&mut self.held) {
+            self.push(delta, out);
+        }
+    }
+
+    /// Nothing more comes: what waits goes on, whole or not.
+    pub(crate) fn end(&mut self, out: &mut Vec<Delta>) {
+        self.open = None;
+        while !self.held.is_empty() {
+            self.release(out);
+            self.open = None;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn start(index: u32) -> Delta {
+        Delta::ToolCallStart { choice: 0, index, id: format!("c{index}"), name: "f".into() }
+    }
+
+    fn more(index: u32, arguments: &str) -> Delta {
+        Delta::ToolCallArguments { choice: 0, index, arguments: arguments.into() }
+    }
+
+    fn text(text: &str) -> Delta {
+        Delta::Text { choice: 0, text: text.into(), logprobs: Vec::new() }
+    }
+
+    #[track_caller]
+    fn check(deltas: &[Delta], expected: &[Delta]) {
+        let (mut order, mut out) = (InOrder::default(), Vec::new());
+        deltas.iter().for_each(|delta| order.push(delta.clone(), &mut out));
+        order.end(&mut out);
+        assert_eq!(out, expected);
+    }
+
+    #[test]
+    fn calls_one_after_the_other_pass_as_they_come() {
+        let deltas =
+            [text("a"), start(0), more(0, "{\"x\":\"}"), more(0, "\"}"), start(1), more(1, "{}"), text("b")];
+        check(&deltas, &deltas);
+        let (mut order, mut out) = (InOrder::default(), Vec::new());
+        for (count, delta) in deltas.iter().enumerate() {
+            order.push(delta.clone(), &mut out);
+            assert_eq!(out.len(), count + 1, "nothing is held back");
+        }
+    }
+
+    #[test]
+    fn calls_whose_arguments_come_by_turns_are_put_one_after_the_other() {
+        check(
+            &[start(0), start(1), more(0, "{\"a\":"), more(1, "{}"), more(0, "1}"), text("x")],
+            &[start(0), more(0, "{\"a\":"), more(0, "1}"), start(1), more(1, "{}"), text("x")],
+        );
+        // A call without arguments ends with the answer.
+        check(&[start(0), start(1), more(1, "{}")], &[start(0), start(1), more(1, "{}")]);
+    }
+}
