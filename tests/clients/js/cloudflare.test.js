@@ -89,3 +89,28 @@ test("errors carry codes and say what is wrong", async () => {
   assert.ok(faulty instanceof Cloudflare.BadRequestError, faulty);
   assert.match(faulty.errors[0].message, /messages\[1\]\.tool_calls\[0\]/);
 });
+
+test("logs are found by filters, judged and deleted", async () => {
+  const where = { account_id: "default" };
+  const { logs } = cloudflare.aiGateway;
+  const all = async (asked) => {
+    const found = [];
+    for await (const log of logs.list("default", { ...where, ...asked })) found.push(log);
+    return found;
+  };
+  await fetch(`${server.base}/v1/chat/completions`, {
+    method: "POST", headers: { "cf-aig-metadata": '{"judge":"js"}', "cf-aig-collect-log-payload": "true" },
+    body: JSON.stringify({ model: CHAT, messages, max_tokens: 4 }) });
+  const filters = [{ key: "metadata.key", operator: "eq", value: ["judge"] }, { key: "metadata.value", operator: "eq", value: ["js"] }];
+  let found;
+  do found = await all({ filters }); while (found.length === 0);
+  const [log] = found;
+  assert.equal(log.model, CHAT);
+  assert.equal(log.tokens_out, 4);
+  await logs.edit(log.id, { ...where, gateway_id: "default", feedback: -1 });
+  assert.equal((await all({ filters: [{ key: "feedback", operator: "eq", value: [-1] }] }))[0].id, log.id);
+  assert.equal((await logs.request(log.id, { ...where, gateway_id: "default" })).max_tokens, 4);
+  assert.ok((await logs.delete("default", { ...where, filters })).success);
+  const gone = await failure(logs.get(log.id, { ...where, gateway_id: "default" }));
+  assert.equal(gone.errors[0].code, 7002);
+});

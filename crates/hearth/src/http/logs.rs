@@ -79,11 +79,35 @@ struct Part {
     values: Vec<String>,
 }
 
-/// The filters among parameters. A part that the one before has already begins the next.
+/// The filters among parameters. Clients send one after the other (a part that the one before has already begins the
+/// next), or all keys, then all operators, then all values, in which case each filter has one value.
 fn parts(parameters: &[(String, String)]) -> Result<Vec<Part>, Error> {
+    let fields = parameters.iter().filter_map(|(name, text)| Some((name.strip_prefix("filters.")?, text)));
+    let fields: Vec<(&str, &String)> = fields.collect();
+    if let Some((name, _)) = fields.iter().find(|(name, _)| !["key", "operator", "value"].contains(name)) {
+        return Err(Error::invalid(*name, format!("There is no parameter 'filters.{name}' here")));
+    }
+    let all = |wanted: &'static str| {
+        fields.iter().filter(move |(name, _)| *name == wanted).map(|(_, text)| (*text).clone())
+    };
+    let groups = fields.chunk_by(|one, next| one.0 == next.0).count();
+    let count = all("key").count();
+    if count > 1 && groups == 3 {
+        if all("operator").count() != count || all("value").count() != count {
+            let expected = "one operator and one value for each key, where keys stand together";
+            return Err(wrong("filters.value", expected));
+        }
+        let zipped = all("key").zip(all("operator")).zip(all("value"));
+        return Ok(zipped
+            .map(|((key, operator), value)| Part {
+                key: Some(key),
+                operator: Some(operator),
+                values: vec![value],
+            })
+            .collect());
+    }
     let mut parts: Vec<Part> = Vec::new();
-    for (name, text) in parameters {
-        let Some(field) = name.strip_prefix("filters.") else { continue };
+    for (field, text) in fields {
         let taken = parts.last().is_none_or(|part| match field {
             "key" => part.key.is_some(),
             "operator" => part.operator.is_some(),
@@ -96,8 +120,7 @@ fn parts(parameters: &[(String, String)]) -> Result<Vec<Part>, Error> {
         match field {
             "key" => part.key = Some(text.clone()),
             "operator" => part.operator = Some(text.clone()),
-            "value" => part.values.push(text.clone()),
-            _ => return Err(Error::invalid(name, format!("There is no parameter '{name}' here"))),
+            _ => part.values.push(text.clone()),
         }
     }
     Ok(parts)

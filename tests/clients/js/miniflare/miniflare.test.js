@@ -7,11 +7,16 @@ import { AGENT, CHAT, EMBED, LOOP_END, start } from "../server.js";
 const WORKER = `
 export default {
   async fetch(request, env) {
-    const { model, inputs, options } = await request.json();
+    const { model, inputs, options, log, judgement } = await request.json();
     try {
+      if (log) {
+        const gateway = env.AI.gateway("default");
+        if (judgement) await gateway.patchLog(log, judgement);
+        return Response.json(await gateway.getLog(log));
+      }
       const result = await env.AI.run(model, inputs, options);
       if (result instanceof ReadableStream) return new Response(result, { headers: { "x-kind": "stream" } });
-      return Response.json({ result, id: env.AI.lastRequestId ?? null });
+      return Response.json({ result, id: env.AI.lastRequestId ?? null, log: env.AI.aiGatewayLogId ?? null });
     } catch (error) {
       return Response.json({ error: { name: error.name, message: error.message } }, { status: 500 });
     }
@@ -67,4 +72,19 @@ test("errors are thrown by the binding with their code", async () => {
   // The binding's own class takes its name from the answer.
   assert.equal(unknown.error.name, "AiError");
   assert.match(unknown.error.message, /^5007: /);
+});
+
+test("a Worker finds the log of its own request and judges it", async () => {
+  const { log } = await (await run(CHAT, { prompt: "Say hello.", max_tokens: 8 })).json();
+  assert.ok(log);
+  const ask = async (asked) => (await worker.dispatchFetch("http://worker.test/", { method: "POST", body: JSON.stringify(asked) })).json();
+  // A log is there a moment after its answer.
+  let found;
+  do found = await ask({ log }); while (found.error);
+  assert.equal(found.id, log);
+  assert.equal(found.tokens_out, 8);
+  const judged = await ask({ log, judgement: { feedback: 1, score: 90, metadata: { seen: true } } });
+  assert.equal(judged.feedback, 1);
+  const missing = await ask({ log: "none" });
+  assert.equal(missing.error.name, "AiGatewayLogNotFound");
 });

@@ -71,6 +71,18 @@ fn what_only_looks_like_it_stays() {
     }
 }
 
+/// Were each of its places read to the end of the text, this would take minutes.
+#[test]
+fn a_text_that_looks_like_a_find_at_each_of_its_places_is_read_once() {
+    for piece in
+        ["a.", "eyJ-", "sk-", "1.", "1 ", "a://", "bearer ", "-----BEGIN ", "ab:", "+1", "GB82 ", "1-", "(1"]
+    {
+        let text = piece.repeat(20_000 / piece.len());
+        let found = redacted(&format!("{{\"a\":\"{text}"), None);
+        assert!(!text::redacted(&text).is_empty() && !found.is_empty());
+    }
+}
+
 #[test]
 fn json_is_changed_inside_its_strings_alone() {
     let before = r#"{ "a" : "mail ada@example.com\n\"now\"", "n": 4111111111111111, "f":4111111111111111.5,"ada@example.com":[1,"\u00e9"], "password":"hunter2", "max_tokens":16 }"#;

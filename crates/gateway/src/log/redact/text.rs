@@ -55,6 +55,15 @@ const KEYS: &[(&str, usize)] = &[
     ("AGE-SECRET-KEY-", 30),
 ];
 
+/// How far it is looked whether something is a key; what is one goes on to its end.
+const KEY_MAX: usize = 512;
+
+/// Longest password in an address, with what stands around it.
+const AUTHORITY_MAX: usize = 4096;
+
+/// Longest address with its port.
+const ADDRESS_MAX: usize = 64;
+
 /// Longest local part and domain of an e-mail address (RFC 5321, section 4.5.3.1).
 const EMAIL_PARTS: (usize, usize) = (64, 255);
 
@@ -117,9 +126,10 @@ fn find(bytes: &[u8], at: usize) -> Option<Find> {
         .or_else(|| phone(bytes, at))
 }
 
-/// How many bytes from there on are such.
-fn run(bytes: &[u8], at: usize, is: impl Fn(u8) -> bool) -> usize {
-    bytes.get(at..).map_or(0, |rest| rest.iter().take_while(|byte| is(**byte)).count())
+/// How many bytes from there on are such, but for those beyond `most`: a text that looks like a find at each of its places
+/// must not be read to its end at each.
+fn run(bytes: &[u8], at: usize, most: usize, is: impl Fn(u8) -> bool) -> usize {
+    bytes.get(at..).map_or(0, |rest| rest.iter().take(most).take_while(|byte| is(**byte)).count())
 }
 
 fn starts(bytes: &[u8], at: usize, with: &[u8]) -> bool {
@@ -136,7 +146,8 @@ fn private_key(bytes: &[u8], at: usize) -> Option<Find> {
         return None;
     }
     let label = at + b"-----BEGIN ".len();
-    let length = run(bytes, label, |byte| byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b' ');
+    let length =
+        run(bytes, label, 64, |byte| byte.is_ascii_uppercase() || byte.is_ascii_digit() || byte == b' ');
     let name = &bytes[label..label + length];
     if !name.ends_with(b"PRIVATE KEY") && !name.ends_with(b"PRIVATE KEY BLOCK") {
         return None;
@@ -158,19 +169,20 @@ fn bearer(bytes: &[u8], at: usize) -> Option<Find> {
     if !scheme.eq_ignore_ascii_case(b"bearer ") {
         return None;
     }
-    let start = at + 7 + run(bytes, at + 7, |byte| byte == b' ');
-    let length = run(bytes, start, is_token);
+    let start = at + 7 + run(bytes, at + 7, 16, |byte| byte == b' ');
+    let length = run(bytes, start, usize::MAX, is_token);
     (length >= 12).then_some((start, start + length, SECRET))
 }
 
 /// The password of `scheme://user:password@host`.
 fn password(bytes: &[u8], at: usize) -> Option<Find> {
-    let scheme = run(bytes, at, |byte| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'-' | b'.'));
+    let scheme =
+        run(bytes, at, 33, |byte| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'-' | b'.'));
     if scheme == 0 || scheme > 32 || !starts(bytes, at + scheme, b"://") {
         return None;
     }
     let start = at + scheme + 3;
-    let length = run(bytes, start, |byte| {
+    let length = run(bytes, start, AUTHORITY_MAX, |byte| {
         !byte.is_ascii_whitespace() && !matches!(byte, b'/' | b'?' | b'#' | b'"' | b'<' | b'>')
     });
     let authority = &bytes[start..start + length];
@@ -181,56 +193,47 @@ fn password(bytes: &[u8], at: usize) -> Option<Find> {
 }
 
 fn key(bytes: &[u8], at: usize) -> Option<Find> {
-    let length = |from: usize| {
-        run(bytes, from, |byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.'))
-    };
-    for (start, least) in KEYS {
-        if starts(bytes, at, start.as_bytes()) {
-            let from = at + start.len();
-            let mut rest = length(from);
-            // A sentence may end behind it.
-            while rest > 0 && bytes[from + rest - 1] == b'.' {
-                rest -= 1;
-            }
-            let mixed = bytes[from..from + rest]
-                .iter()
-                .any(|byte| byte.is_ascii_digit() || byte.is_ascii_uppercase());
-            if rest >= *least && mixed {
-                return Some((at, from + rest, SECRET));
-            }
-        }
-    }
-    // Amazon's access key ids.
-    let upper = run(bytes, at, |byte| byte.is_ascii_uppercase() || byte.is_ascii_digit());
-    if upper == 20
-        && (starts(bytes, at, b"AKIA") || starts(bytes, at, b"ASIA"))
-        && !bytes.get(at + 20).copied().is_some_and(is_word)
-    {
-        return Some((at, at + 20, SECRET));
-    }
-    // JSON Web Tokens: three parts, the first two begin with `{"`.
-    if starts(bytes, at, b"eyJ") {
-        let mut end = at + length(at);
-        while bytes[end - 1] == b'.' {
+    let is_key = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+    // Where it ends; a sentence may end behind it.
+    let end = |most: usize| {
+        let mut end = at + run(bytes, at, most, is_key);
+        while end > at && bytes[end - 1] == b'.' {
             end -= 1;
         }
-        let dots = bytes[at..end].iter().filter(|byte| **byte == b'.').count();
-        if dots >= 2 && end - at >= 30 {
-            return Some((at, end, SECRET));
+        end
+    };
+    let looks = |start: &str, least: usize| {
+        starts(bytes, at, start.as_bytes()) && {
+            let rest = bytes.get(at + start.len()..end(KEY_MAX)).unwrap_or_default();
+            rest.len() >= least && rest.iter().any(|byte| byte.is_ascii_digit() || byte.is_ascii_uppercase())
         }
+    };
+    // JSON Web Tokens: three parts, the first two begin with `{"`.
+    let is_web_token = || {
+        looks("eyJ", 27) && bytes[at..end(KEY_MAX)].iter().filter(|byte| **byte == b'.').count() >= 2
+            || starts(bytes, at, b"eyJ") && end(KEY_MAX) - at == KEY_MAX
+    };
+    if KEYS.iter().any(|(start, least)| looks(start, *least)) || is_web_token() {
+        return Some((at, end(usize::MAX), SECRET));
     }
-    None
+    // Amazon's access key ids.
+    let upper = run(bytes, at, 21, |byte| byte.is_ascii_uppercase() || byte.is_ascii_digit());
+    let is_amazon = upper == 20
+        && (starts(bytes, at, b"AKIA") || starts(bytes, at, b"ASIA"))
+        && !bytes.get(at + 20).copied().is_some_and(is_word);
+    is_amazon.then_some((at, at + 20, SECRET))
 }
 
 fn email(bytes: &[u8], at: usize) -> Option<Find> {
     let is_local =
         |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'%' | b'+' | b'-');
-    let local = run(bytes, at, is_local);
+    let local = run(bytes, at, EMAIL_PARTS.0 + 1, is_local);
     if local == 0 || local > EMAIL_PARTS.0 || bytes.get(at + local) != Some(&b'@') {
         return None;
     }
     let start = at + local + 1;
-    let mut domain = run(bytes, start, |byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-'));
+    let mut domain =
+        run(bytes, start, EMAIL_PARTS.1, |byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-'));
     while domain > 0 && matches!(bytes[start + domain - 1], b'.' | b'-') {
         domain -= 1;
     }
@@ -271,7 +274,7 @@ fn iban(bytes: &[u8], at: usize) -> Option<Find> {
 }
 
 fn address(bytes: &[u8], at: usize) -> Option<Find> {
-    let length = run(bytes, at, |byte| byte.is_ascii_hexdigit() || matches!(byte, b'.' | b':'));
+    let length = run(bytes, at, ADDRESS_MAX, |byte| byte.is_ascii_hexdigit() || matches!(byte, b'.' | b':'));
     let mut end = at + length;
     // A sentence may end, or a port follow.
     while end > at && matches!(bytes[end - 1], b'.' | b':') && !bytes[at..end].ends_with(b"::") {

@@ -192,6 +192,11 @@ async fn cloudflares_routes_list_filter_judge_and_delete_logs() {
     let filter = "?filters.key=metadata.key&filters.operator=eq&filters.value=team\
                   &filters.key=metadata.value&filters.operator=eq&filters.value=red&filters.value=green";
     assert_eq!(ids(filter).await.0, std::slice::from_ref(&red));
+    // As Python's client sends several: keys together, then operators, then values.
+    let filter = "?filters.key=metadata.key&filters.key=metadata.value&filters.operator=eq&filters.operator=eq\
+                  &filters.value=team&filters.value=red";
+    assert_eq!(ids(filter).await.0, std::slice::from_ref(&red));
+    assert_eq!(fixture.server.get(&format!("{LOGS}{filter}&filters.value=green")).await.status, 400);
     assert_eq!(
         ids("?success=true&min_tokens_in=2&max_total_tokens=4&start_date=2026-01-01T00:00:00%2B00:00")
             .await
