@@ -4,6 +4,7 @@
 //! it there. It holds nothing secret.
 
 use crate::log::Trace;
+use crate::outcome::Outcome;
 use crate::price::CustomCost;
 use serde_json::{Map, Value};
 use std::fmt;
@@ -40,6 +41,11 @@ pub struct Caller {
     pub custom_cost: Option<CustomCost>,
     /// What the request's log is made from; none where nothing follows it.
     pub trace: Option<Trace>,
+    /// Whether nobody may keep anything of the request: no cache, no log of what is said, and only providers that keep
+    /// nothing.
+    pub zdr: bool,
+    /// Where the ledger tells what becomes of the request, for those around its handler.
+    pub outcome: Option<Outcome>,
 }
 
 impl Caller {
@@ -69,6 +75,8 @@ impl Default for Caller {
             metadata: Metadata::default(),
             custom_cost: None,
             trace: None,
+            zdr: false,
+            outcome: None,
         }
     }
 }

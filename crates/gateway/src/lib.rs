@@ -16,6 +16,7 @@ mod key;
 pub mod ledger;
 pub mod log;
 mod metrics;
+mod outcome;
 pub mod price;
 pub mod provider;
 mod rate;
@@ -29,6 +30,7 @@ mod usage;
 pub use account::Account;
 pub use caller::{Caller, DEFAULT, KeyId, Metadata};
 pub use key::{Budget, Key, Limits, NewKey, Scopes, Secret};
+pub use outcome::{Outcome, Seen};
 pub use settings::{Backoff, Cache, Logs, Named, Retry, Settings};
 pub use usage::Usage;
 

@@ -21,6 +21,25 @@ pub struct Usage {
     pub reasoning: Option<u64>,
 }
 
+impl Usage {
+    /// Both together.
+    #[must_use]
+    pub fn and(self, other: &Self) -> Self {
+        let add = |a: Option<u64>, b: Option<u64>| match (a, b) {
+            (Some(a), Some(b)) => Some(a.saturating_add(b)),
+            (one, other) => one.or(other),
+        };
+        Self {
+            input: self.input.saturating_add(other.input),
+            cached_input: add(self.cached_input, other.cached_input),
+            cache_write: add(self.cache_write, other.cache_write),
+            cache_write_1h: add(self.cache_write_1h, other.cache_write_1h),
+            output: self.output.saturating_add(other.output),
+            reasoning: add(self.reasoning, other.reasoning),
+        }
+    }
+}
+
 impl From<protocol::Usage> for Usage {
     fn from(usage: protocol::Usage) -> Self {
         Self {

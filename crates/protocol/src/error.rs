@@ -49,6 +49,14 @@ pub enum ErrorKind {
     UnsupportedEncoding,
     /// The queue, or the memory for bodies, is full.
     Overloaded,
+    /// The caller has asked, or spent, as much as it may for now.
+    Limited,
+    /// What was paid in advance is used up.
+    Unpaid,
+    /// A guardrail does not let the prompt through.
+    PromptBlocked,
+    /// A guardrail does not let the answer through.
+    AnswerBlocked,
     /// The engine failed; the same request may be tried again.
     Unavailable,
     /// The provider could not be reached, broke off, or sent no answer.
@@ -64,15 +72,21 @@ impl ErrorKind {
     #[must_use]
     pub const fn status(self) -> u16 {
         match self {
-            Self::InvalidRequest | Self::Malformed | Self::ContextLength | Self::Unsupported => 400,
+            Self::InvalidRequest
+            | Self::Malformed
+            | Self::ContextLength
+            | Self::Unsupported
+            | Self::PromptBlocked
+            | Self::AnswerBlocked => 400,
             Self::Unauthorized => 401,
+            Self::Unpaid => 402,
             Self::Forbidden => 403,
             Self::ModelNotFound | Self::RouteNotFound | Self::NotFound => 404,
             Self::MethodNotAllowed => 405,
             Self::Timeout => 408,
             Self::TooLarge => 413,
             Self::UnsupportedEncoding => 415,
-            Self::Overloaded => 429,
+            Self::Overloaded | Self::Limited => 429,
             Self::Internal => 500,
             Self::Upstream => 502,
             Self::Unavailable => 503,
@@ -85,7 +99,12 @@ impl ErrorKind {
     pub const fn retryable(self) -> bool {
         matches!(
             self,
-            Self::Overloaded | Self::Unavailable | Self::Timeout | Self::Upstream | Self::UpstreamTimeout
+            Self::Overloaded
+                | Self::Limited
+                | Self::Unavailable
+                | Self::Timeout
+                | Self::Upstream
+                | Self::UpstreamTimeout
         )
     }
 }

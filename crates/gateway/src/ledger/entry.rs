@@ -7,7 +7,7 @@ use super::{Ledger, PATIENCE, PAUSES};
 use crate::key::Budget;
 use crate::log::Outcome;
 use crate::price::{Cost, CustomCost, Price};
-use crate::{Caller, Usage, unavailable};
+use crate::{Caller, Usage, outcome, unavailable};
 use base::NanoUsd;
 use protocol::{Error, ErrorKind};
 use std::sync::Arc;
@@ -290,11 +290,14 @@ impl Entry {
         &self.opening.request
     }
 
-    /// Tells the log that this provider is asked.
+    /// Tells those around the handler that this provider is asked.
     fn begin(&self) {
         let Opening { request, provider, model, caller, .. } = &self.opening;
         if let Some(trace) = &caller.trace {
             trace.step(request, provider, model);
+        }
+        if let Some(outcome) = &caller.outcome {
+            outcome.opened(request, provider, model);
         }
     }
 
@@ -348,6 +351,14 @@ impl Entry {
     ) -> Option<tokio::task::JoinHandle<()>> {
         self.ended = true;
         self.tell(state, usage, cost);
+        if let Some(outcome) = &self.opening.caller.outcome {
+            let end = match state {
+                State::Settled => outcome::End::Settled,
+                State::Failed(_) => outcome::End::Failed,
+                State::Interrupted => outcome::End::Interrupted,
+            };
+            outcome.ended(end, usage.as_ref(), cost.map(|cost| cost.cost));
+        }
         let ledger = self.ledger.clone();
         let runtime = ledger.running().ok()?.runtime.clone();
         let end = End {

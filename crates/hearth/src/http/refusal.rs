@@ -138,7 +138,7 @@ impl Dialect {
         *response.status_mut() =
             StatusCode::from_u16(self.status(error)).expect("error kinds and providers have valid statuses");
         let headers = response.headers_mut();
-        if matches!(error.kind, ErrorKind::Overloaded | ErrorKind::Unavailable) {
+        if matches!(error.kind, ErrorKind::Overloaded | ErrorKind::Limited | ErrorKind::Unavailable) {
             let after = error.retry_after.unwrap_or(RETRY_AFTER).as_millis().max(1);
             let number = |n: u128| HeaderValue::from_str(&n.to_string()).expect("digits are a header value");
             headers.insert(header::RETRY_AFTER, number(after.div_ceil(1000)));

@@ -27,6 +27,10 @@ pub const fn status(kind: ErrorKind) -> u16 {
         | ErrorKind::TooLarge
         | ErrorKind::UnsupportedEncoding
         | ErrorKind::Overloaded
+        | ErrorKind::Limited
+        | ErrorKind::Unpaid
+        | ErrorKind::PromptBlocked
+        | ErrorKind::AnswerBlocked
         | ErrorKind::Upstream
         | ErrorKind::UpstreamTimeout
         | ErrorKind::Internal => kind.status(),
@@ -42,13 +46,16 @@ pub const fn name(kind: ErrorKind) -> &'static str {
         | ErrorKind::ContextLength
         | ErrorKind::MethodNotAllowed
         | ErrorKind::Unsupported
-        | ErrorKind::UnsupportedEncoding => "invalid_request_error",
+        | ErrorKind::UnsupportedEncoding
+        | ErrorKind::PromptBlocked
+        | ErrorKind::AnswerBlocked => "invalid_request_error",
         ErrorKind::ModelNotFound | ErrorKind::RouteNotFound | ErrorKind::NotFound => "not_found_error",
         ErrorKind::Unauthorized => "authentication_error",
         ErrorKind::Forbidden => "permission_error",
         ErrorKind::Timeout | ErrorKind::UpstreamTimeout => "timeout_error",
         ErrorKind::TooLarge => "request_too_large",
-        ErrorKind::Overloaded => "rate_limit_error",
+        ErrorKind::Overloaded | ErrorKind::Limited => "rate_limit_error",
+        ErrorKind::Unpaid => "billing_error",
         ErrorKind::Unavailable => "overloaded_error",
         ErrorKind::Upstream | ErrorKind::Internal => "api_error",
     }

@@ -26,7 +26,10 @@ pub const fn code(kind: ErrorKind) -> u32 {
         ErrorKind::Forbidden => 9109,
         ErrorKind::Timeout | ErrorKind::UpstreamTimeout => 3007,
         ErrorKind::TooLarge => 3006,
-        ErrorKind::Overloaded => 3040,
+        ErrorKind::Overloaded | ErrorKind::Limited => 3040,
+        ErrorKind::Unpaid => 2021,
+        ErrorKind::PromptBlocked => 2016,
+        ErrorKind::AnswerBlocked => 2017,
         ErrorKind::Unavailable | ErrorKind::Upstream | ErrorKind::Internal => 5001,
     }
 }
@@ -49,6 +52,10 @@ pub const fn status(kind: ErrorKind) -> u16 {
         | ErrorKind::TooLarge
         | ErrorKind::UnsupportedEncoding
         | ErrorKind::Overloaded
+        | ErrorKind::Limited
+        | ErrorKind::Unpaid
+        | ErrorKind::PromptBlocked
+        | ErrorKind::AnswerBlocked
         | ErrorKind::Unavailable
         | ErrorKind::Upstream
         | ErrorKind::UpstreamTimeout
@@ -63,6 +70,10 @@ const fn of_inference(kind: ErrorKind) -> bool {
         | ErrorKind::RouteNotFound
         | ErrorKind::NotFound
         | ErrorKind::MethodNotAllowed
+        | ErrorKind::Limited
+        | ErrorKind::Unpaid
+        | ErrorKind::PromptBlocked
+        | ErrorKind::AnswerBlocked
         | ErrorKind::Forbidden => false,
         ErrorKind::InvalidRequest
         | ErrorKind::Malformed
@@ -155,6 +166,7 @@ const fn gateway_code(kind: ErrorKind) -> u32 {
     match kind {
         ErrorKind::Unauthorized | ErrorKind::Forbidden => 2009,
         ErrorKind::Upstream | ErrorKind::UpstreamTimeout | ErrorKind::Unavailable => 2005,
+        ErrorKind::Limited => 2003,
         ErrorKind::InvalidRequest
         | ErrorKind::Malformed
         | ErrorKind::ContextLength
@@ -167,6 +179,9 @@ const fn gateway_code(kind: ErrorKind) -> u32 {
         | ErrorKind::TooLarge
         | ErrorKind::UnsupportedEncoding
         | ErrorKind::Overloaded
+        | ErrorKind::Unpaid
+        | ErrorKind::PromptBlocked
+        | ErrorKind::AnswerBlocked
         | ErrorKind::Internal => code(kind),
     }
 }

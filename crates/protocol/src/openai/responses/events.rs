@@ -226,7 +226,7 @@ impl StreamWriter for Responding {
         self.store = false;
         // The names that the object knows are fewer.
         let code = match error.kind {
-            ErrorKind::Overloaded => "rate_limit_exceeded",
+            ErrorKind::Overloaded | ErrorKind::Limited => "rate_limit_exceeded",
             kind if kind.status() < 500 => "invalid_prompt",
             _ => "server_error",
         };
