@@ -8,6 +8,7 @@ use crate::account::Account;
 use crate::byok::{self, Kept};
 use crate::custom::{self, Customs};
 use crate::key::{self, Key};
+use crate::policy::credit::{self, Billing};
 use crate::settings::{self, Named};
 use crate::{Gateway, KeyId, unavailable};
 use base::Clock;
@@ -34,6 +35,10 @@ pub(crate) struct Directory {
     pub(crate) kept: Kept,
     /// Providers of accounts.
     pub(crate) customs: Customs,
+    /// Of accounts that pay in advance or have a spending limit.
+    pub(crate) billing: HashMap<String, Billing>,
+    /// Gateways with spend limits.
+    pub(crate) spending: usize,
 }
 
 /// What is known, and when it was last looked at.
@@ -120,8 +125,16 @@ fn read(work: &Work<'_>, known: Option<i64>) -> Result<Option<Directory>, store:
         };
         directory.accounts.insert(account.id.clone(), account);
     }
+    let mut tokens = HashMap::new();
+    for row in work.query("SELECT key_id, tokens_per_minute FROM policy_keys", &[])? {
+        if let Some(limit) = row.optional_integer(1)? {
+            tokens.insert(row.text(0)?.to_owned(), u32::try_from(limit).unwrap_or(u32::MAX));
+        }
+    }
     for row in work.query(&format!("SELECT {} FROM gateway_keys", key::COLUMNS), &[])? {
-        let key = Arc::new(key::read(&row)?);
+        let mut key = key::read(&row)?;
+        key.limits.tokens_per_minute = tokens.get(&*key.id.0).copied();
+        let key = Arc::new(key);
         directory.secrets.insert(row.text(11)?.to_owned(), (Arc::clone(&key), None));
         if let (Some(old), Some(until)) = (row.optional_text(12)?, row.optional_integer(13)?) {
             directory.secrets.insert(old.to_owned(), (Arc::clone(&key), Some(until.unsigned_abs())));
@@ -130,10 +143,12 @@ fn read(work: &Work<'_>, known: Option<i64>) -> Result<Option<Directory>, store:
     }
     for row in work.query(&format!("SELECT {} FROM gateway_gateways", settings::COLUMNS), &[])? {
         let named = settings::read(&row)?;
+        directory.spending += usize::from(named.settings.spend.spend_limits.is_some());
         directory.gateways.insert((named.account.clone(), named.id.clone()), Arc::new(named));
     }
     directory.kept = byok::read(work)?;
     directory.customs = custom::read(work)?;
+    credit::read(work, &mut directory.billing)?;
     Ok(Some(directory))
 }
 

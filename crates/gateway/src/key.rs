@@ -84,8 +84,10 @@ pub struct Budget {
 /// How much a key may be used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
-    /// Requests in a minute, in each process.
+    /// Requests in a minute.
     pub requests_per_minute: Option<u32>,
+    /// Tokens of prompts and answers in a minute.
+    pub tokens_per_minute: Option<u32>,
     /// Money.
     pub budget: Option<Budget>,
 }
@@ -183,6 +185,7 @@ pub(crate) fn read(row: &Row) -> Result<Key, store::Error> {
         revoked: time(7)?,
         limits: Limits {
             requests_per_minute: time(8)?.map(|limit| u32::try_from(limit).unwrap_or(u32::MAX)),
+            tokens_per_minute: None,
             budget,
         },
     })
@@ -255,6 +258,10 @@ impl Gateway {
                     Value::Null,
                 ],
             )?;
+            if let Some(limit) = kept.limits.tokens_per_minute {
+                let sql = "INSERT INTO policy_keys (key_id, tokens_per_minute) VALUES (?1, ?2)";
+                work.execute(sql, &[(&*kept.id.0).into(), i64::from(limit).into()])?;
+            }
             changed(work)
         });
         inserted.await?;

@@ -17,9 +17,9 @@ pub mod ledger;
 pub mod log;
 mod metrics;
 mod outcome;
+pub mod policy;
 pub mod price;
 pub mod provider;
-mod rate;
 pub mod scan;
 pub mod secret;
 mod settings;
@@ -31,7 +31,9 @@ pub use account::Account;
 pub use caller::{Caller, DEFAULT, KeyId, Metadata};
 pub use key::{Budget, Key, Limits, NewKey, Scopes, Secret};
 pub use outcome::{Outcome, Seen};
-pub use settings::{Backoff, Cache, Logs, Named, Retry, Settings};
+pub use settings::{
+    Action, Backoff, Cache, Guardrails, Hazards, Logs, Match, Named, Retry, Settings, SpendRule,
+};
 pub use usage::Usage;
 
 use base::Clock;
@@ -46,7 +48,7 @@ use store::{Part, Store};
 const TABLES: Part = Part { name: "gateway", steps: &[include_str!("tables_1.sql")] };
 
 /// The tables.
-pub const PARTS: [Part; 4] = [TABLES, byok::TABLES, custom::TABLES, log::TABLES];
+pub const PARTS: [Part; 5] = [TABLES, byok::TABLES, custom::TABLES, log::TABLES, policy::TABLES];
 
 /// Everything the gateway knows and keeps. Clones are the same one.
 #[derive(Clone)]
@@ -60,7 +62,8 @@ struct Inner {
     logs: log::Logs,
     metrics: Arc<metrics::Metrics>,
     book: Book,
-    rates: rate::Rates,
+    rates: policy::rate::Rates,
+    answers: policy::cache::Answers,
     /// Where the keys lie with which providers' keys are sealed.
     secrets: OnceLock<byok::SecretPlace>,
 }
@@ -84,7 +87,8 @@ impl Gateway {
             logs,
             metrics,
             book,
-            rates: rate::Rates::default(),
+            rates: policy::rate::Rates::default(),
+            answers: policy::cache::Answers::default(),
             secrets: OnceLock::new(),
         })))
     }
@@ -111,8 +115,12 @@ impl Gateway {
         &self.0.store
     }
 
-    fn rates(&self) -> &rate::Rates {
+    fn rates(&self) -> &policy::rate::Rates {
         &self.0.rates
+    }
+
+    fn answers(&self) -> &policy::cache::Answers {
+        &self.0.answers
     }
 
     fn now(&self) -> u64 {

@@ -174,9 +174,13 @@ impl Proxy {
 
     /// Asks one target after the other, until one answers or refuses.
     async fn reach<'a>(&self, ledger: Option<&Gateway>, call: &'a Call) -> Result<Reached<'a>, Error> {
-        let mut resting = None;
+        let (mut resting, mut keeps) = (None, None);
         for (step, target) in call.targets.iter().enumerate() {
             let slug = &*target.provider.slug;
+            if call.caller.zdr && !target.provider.zero_retention {
+                keeps = Some(slug);
+                continue;
+            }
             let provider = with_keys(ledger, call, &target.provider).await?;
             if let Err(rest) = self.breakers.admit(&provider.circuit, &target.model, self.clock.now()) {
                 resting = Some((slug, resting.map_or(rest, |(_, least)| rest.min(least))));
@@ -210,11 +214,41 @@ impl Proxy {
             }
             tracing::warn!(provider = slug, status = failed.status.as_u16(), "another is asked");
         }
+        if let (None, Some(slug)) = (resting, keeps) {
+            let message = format!(
+                "{slug} may keep what it is sent, and this request allows that to nobody; where it is bound to keep \
+                 nothing, set zero-retention = true for it"
+            );
+            return Err(Error::new(ErrorKind::Forbidden, message));
+        }
         let Some((slug, rest)) = resting else {
             return Err(Error::new(ErrorKind::Internal, "The call has nobody to ask"));
         };
         let message = format!("{slug} failed several times and is left alone for a moment");
         Err(Error::new(ErrorKind::Unavailable, message).retry_after(rest))
+    }
+
+    /// Sends JSON to an address and reads the answer, which may have so many bytes; why there is none is in words.
+    ///
+    /// # Errors
+    /// When nobody answers there, or with another status than 200.
+    pub async fn post(&self, address: &str, body: Bytes, most: usize) -> Result<Bytes, String> {
+        let uri: Uri = address.parse().map_err(|_| format!("{address} is no address"))?;
+        let json = HeaderValue::from_static("application/json");
+        let request = Request::post(uri).header(hyper::http::header::CONTENT_TYPE, json);
+        let request = request.body(Sent::from(Pieces::from(body))).map_err(|error| error.to_string())?;
+        let response = self.upstream.send(request, false).await.map_err(|error| error.to_string())?;
+        if response.status() != StatusCode::OK {
+            return Err(format!("{address} answered {}", response.status()));
+        }
+        let (mut body, mut all) = (response.into_body(), Vec::new());
+        while let Some(piece) = crate::upstream::chunk(&mut body).await {
+            all.extend_from_slice(&piece.map_err(|error| error.to_string())?);
+            if all.len() > most {
+                return Err(format!("the answer of {address} is too large"));
+            }
+        }
+        Ok(all.into())
     }
 
     async fn attempts(&self, call: &Call, target: &Target, headers: &HeaderMap) -> Result<Begun, Failed> {

@@ -4,10 +4,11 @@
 //! interrupted with what was seen.
 
 use super::{Ledger, PATIENCE, PAUSES};
-use crate::key::Budget;
 use crate::log::Outcome;
+use crate::policy::Rule;
+use crate::policy::spend::Hold;
 use crate::price::{Cost, CustomCost, Price};
-use crate::{Caller, Usage, outcome, unavailable};
+use crate::{Caller, Gateway, Usage, outcome, unavailable};
 use base::NanoUsd;
 use protocol::{Error, ErrorKind};
 use std::sync::Arc;
@@ -55,12 +56,10 @@ impl Opening {
     }
 }
 
-/// What a key with a budget has reserved for a request.
+/// What is set aside for a request under one limit.
 #[derive(Clone, Debug)]
 struct Reserved {
-    key: String,
-    start: i64,
-    limit: i64,
+    hold: Hold,
     amount: i64,
 }
 
@@ -69,7 +68,7 @@ struct Reserved {
 struct Opened {
     values: Vec<Value>,
     metadata: Vec<(String, String)>,
-    reserved: Option<Reserved>,
+    reserved: Vec<Reserved>,
 }
 
 /// What became of writing it.
@@ -77,14 +76,44 @@ enum Written {
     New,
     /// It was there.
     Again,
-    /// The budget has no room.
-    NoRoom,
+    /// This limit has no room.
+    NoRoom(usize),
 }
 
 const AGAIN: &str = "the entry is there";
-const NO_ROOM: &str = "the budget has no room";
+const NO_ROOM: &str = "no room under the limit ";
 
 impl Opened {
+    fn of(
+        opening: &Opening,
+        process: &str,
+        created: i64,
+        worst: Option<NanoUsd>,
+        reserved: Vec<Reserved>,
+    ) -> Self {
+        let Opening { request, caller, provider, model, .. } = opening;
+        Self {
+            values: vec![
+                request.as_str().into(),
+                process.into(),
+                (&*caller.account).into(),
+                (&*caller.gateway).into(),
+                caller.key.as_ref().map(|key| &*key.0).into(),
+                provider.as_str().into(),
+                model.as_str().into(),
+                created.into(),
+                worst.map(|worst| worst.0).into(),
+                i64::from(caller.custom_cost.is_some()).into(),
+            ],
+            metadata: caller
+                .metadata
+                .entries()
+                .map(|(name, value)| (name.to_owned(), value.to_string()))
+                .collect(),
+            reserved,
+        }
+    }
+
     fn write(&self, work: &Work<'_>) -> Result<(), store::Error> {
         let sql = "INSERT INTO gateway_ledger
             (request, process, account, gateway, key_id, provider, model, state, created, reserved, custom)
@@ -92,15 +121,23 @@ impl Opened {
         if work.execute(sql, &self.values)? == 0 {
             return Err(store::Error::Undone(AGAIN.to_owned()));
         }
-        if let Some(Reserved { key, start, limit, amount }) = &self.reserved {
-            let place = [key.as_str().into(), (*start).into(), (*amount).into(), (*limit).into()];
+        for (number, Reserved { hold, amount }) in self.reserved.iter().enumerate() {
+            let Hold { name, start, since, limit, .. } = hold;
+            let name = || Value::from(name.as_str());
             let sql = "INSERT INTO gateway_spend (key_id, start, spent) VALUES (?1, ?2, 0)
                 ON CONFLICT (key_id, start) DO NOTHING";
-            work.execute(sql, &place[..2])?;
-            let sql = "UPDATE gateway_spend SET spent = spent + ?3
-                WHERE key_id = ?1 AND start = ?2 AND spent + ?3 <= ?4";
+            let new = work.execute(sql, &[name(), (*start).into()])? > 0;
+            let sql = "UPDATE gateway_spend SET spent = spent + ?3 WHERE key_id = ?1 AND start = ?2
+                AND (SELECT CAST(coalesce(sum(parts.spent), 0) AS BIGINT) FROM gateway_spend AS parts
+                    WHERE parts.key_id = ?1 AND parts.start >= ?5) + ?3 <= ?4";
+            let place = [name(), (*start).into(), (*amount).into(), (*limit).into(), (*since).into()];
             if work.execute(sql, &place)? == 0 {
-                return Err(store::Error::Undone(NO_ROOM.to_owned()));
+                return Err(store::Error::Undone(format!("{NO_ROOM}{number}")));
+            }
+            // Of a window that goes on, nobody asks for what has left it.
+            if new && since < start {
+                let sql = "DELETE FROM gateway_spend WHERE key_id = ?1 AND start < ?2";
+                work.execute(sql, &[name(), (*since).into()])?;
             }
         }
         for (name, value) in &self.metadata {
@@ -117,7 +154,10 @@ impl Opened {
         match written {
             Ok(()) => Ok(Written::New),
             Err(store::Error::Undone(why)) if why == AGAIN => Ok(Written::Again),
-            Err(store::Error::Undone(why)) if why == NO_ROOM => Ok(Written::NoRoom),
+            Err(store::Error::Undone(why)) => match why.strip_prefix(NO_ROOM).map(str::parse) {
+                Some(Ok(number)) => Ok(Written::NoRoom(number)),
+                _ => Err(store::Error::Undone(why)),
+            },
             Err(error) => Err(error),
         }
     }
@@ -139,7 +179,7 @@ struct End {
     ended: i64,
     usage: Option<Usage>,
     cost: Option<Cost>,
-    reserved: Option<Reserved>,
+    reserved: Vec<Reserved>,
 }
 
 impl End {
@@ -175,15 +215,12 @@ impl End {
             ],
         )?;
         // What is not known counts with its worst case.
-        if let (1.., Some(reserved), Some(cost)) = (touched, &self.reserved, self.cost) {
-            work.execute(
-                "UPDATE gateway_spend SET spent = spent + ?3 WHERE key_id = ?1 AND start = ?2",
-                &[
-                    reserved.key.as_str().into(),
-                    reserved.start.into(),
-                    cost.cost.0.saturating_sub(reserved.amount).into(),
-                ],
-            )?;
+        if let (1.., Some(cost)) = (touched, self.cost) {
+            for Reserved { hold, amount } in &self.reserved {
+                let sql = "UPDATE gateway_spend SET spent = spent + ?3 WHERE key_id = ?1 AND start = ?2";
+                let less = cost.cost.0.saturating_sub(*amount).into();
+                work.execute(sql, &[hold.name.as_str().into(), hold.start.into(), less])?;
+            }
         }
         Ok(())
     }
@@ -193,7 +230,9 @@ impl End {
 pub struct Entry {
     ledger: Ledger,
     opening: Opening,
-    reserved: Option<Reserved>,
+    reserved: Vec<Reserved>,
+    /// Who counts the tokens.
+    tokens: Option<(Gateway, String, Rule)>,
     seen: Option<Usage>,
     /// What the store has not taken yet.
     unwritten: Option<Opened>,
@@ -201,45 +240,24 @@ pub struct Entry {
 }
 
 impl Ledger {
-    pub(super) async fn open(&self, opening: Opening, budget: Option<Budget>) -> Result<Entry, Error> {
+    pub(super) async fn open(&self, opening: Opening, holds: Vec<Hold>) -> Result<Entry, Error> {
         let running =
             self.running().map_err(|error| unavailable("The request could not be entered", &error))?;
         let created = self.now();
         let worst = opening.worst();
-        let reserved = match (budget, &opening.caller.key) {
-            // Who may name the cost could spend without end.
-            (Some(_), Some(_)) if opening.caller.custom_cost.is_some() => {
-                let message = "A key with a budget cannot say what its requests cost";
-                return Err(Error::new(ErrorKind::Forbidden, message).at("cf-aig-custom-cost"));
-            }
-            (Some(budget), Some(key)) => Some(reserve(budget, key.0.to_string(), created, worst)?),
-            _ => None,
-        };
-        let Opening { request, caller, provider, model, .. } = &opening;
-        let opened = Opened {
-            values: vec![
-                request.as_str().into(),
-                running.process.as_str().into(),
-                (&*caller.account).into(),
-                (&*caller.gateway).into(),
-                caller.key.as_ref().map(|key| &*key.0).into(),
-                provider.as_str().into(),
-                model.as_str().into(),
-                created.into(),
-                worst.map(|worst| worst.0).into(),
-                i64::from(caller.custom_cost.is_some()).into(),
-            ],
-            metadata: caller
-                .metadata
-                .entries()
-                .map(|(name, value)| (name.to_owned(), value.to_string()))
-                .collect(),
-            reserved: reserved.clone(),
-        };
-        let must = caller.key.is_some();
+        let reserved = reserve(holds, &opening, worst)?;
+        let opened = Opened::of(&opening, &running.process, created, worst, reserved.clone());
+        let must = opening.caller.key.is_some() || !reserved.is_empty();
         // From here on, whoever stops waiting leaves an entry that interrupts itself.
-        let mut entry =
-            Entry { ledger: self.clone(), opening, reserved, seen: None, unwritten: None, ended: false };
+        let mut entry = Entry {
+            ledger: self.clone(),
+            opening,
+            reserved,
+            tokens: None,
+            seen: None,
+            unwritten: None,
+            ended: false,
+        };
         let again = opened.clone();
         let write = self.0.store.write(move |work| opened.write(work));
         let written = if must {
@@ -252,9 +270,9 @@ impl Ledger {
                 entry.begin();
                 Ok(entry)
             }
-            Ok(Written::NoRoom) => {
+            Ok(Written::NoRoom(number)) => {
                 entry.ended = true;
-                Err(Error::new(ErrorKind::Overloaded, "The budget of this key is spent"))
+                Err(entry.reserved.swap_remove(number).hold.refusal)
             }
             Err(error) if must => {
                 // Where it is not sure that nothing was written, the entry is interrupted, if it is there.
@@ -272,15 +290,19 @@ impl Ledger {
 }
 
 /// What is set aside for a request.
-fn reserve(budget: Budget, key: String, now: i64, worst: Option<NanoUsd>) -> Result<Reserved, Error> {
+fn reserve(holds: Vec<Hold>, opening: &Opening, worst: Option<NanoUsd>) -> Result<Vec<Reserved>, Error> {
+    let Some(first) = holds.first() else { return Ok(Vec::new()) };
+    // Who may name the cost could spend without end.
+    if opening.caller.custom_cost.is_some() {
+        let message = format!("{}, so requests cannot say what they cost", first.whose);
+        return Err(Error::new(ErrorKind::Forbidden, message).at("cf-aig-custom-cost"));
+    }
     let Some(worst) = worst else {
         let message =
-            "This key has a budget, and what the request may cost is not known: the model has no price";
+            format!("{}, and what the request may cost is not known: the model has no price", first.whose);
         return Err(Error::new(ErrorKind::Forbidden, message));
     };
-    let period = budget.period.map(crate::account::number);
-    let start = period.map_or(0, |period| now - now % period.max(1));
-    Ok(Reserved { key, start, limit: budget.amount.0, amount: worst.0 })
+    Ok(holds.into_iter().map(|hold| Reserved { hold, amount: worst.0 }).collect())
 }
 
 impl Entry {
@@ -288,6 +310,12 @@ impl Entry {
     #[must_use]
     pub fn request(&self) -> &str {
         &self.opening.request
+    }
+
+    /// Has its tokens counted under a limit when it ends.
+    pub(super) fn counting(mut self, gateway: Gateway, name: String, rule: Rule) -> Self {
+        self.tokens = Some((gateway, name, rule));
+        self
     }
 
     /// Tells those around the handler that this provider is asked.
@@ -367,8 +395,13 @@ impl Entry {
             ended: ledger.now(),
             usage,
             cost,
-            reserved: self.reserved.take(),
+            reserved: std::mem::take(&mut self.reserved),
         };
+        if let (Some((gateway, name, rule)), Some(usage)) = (self.tokens.take(), &usage)
+            && gateway.charge(&name, rule, usage.input.saturating_add(usage.output))
+        {
+            runtime.spawn(async move { gateway.pay(name, rule).await });
+        }
         let unwritten = self.unwritten.take();
         let waiting = Waiting::new(ledger);
         Some(runtime.spawn(write(waiting, unwritten.map(Arc::new), Arc::new(end))))
@@ -381,6 +414,37 @@ impl Drop for Entry {
             let (seen, cost) = (self.seen, self.opening.cost(self.seen.as_ref()));
             self.write_end(State::Interrupted, seen, cost);
         }
+    }
+}
+
+impl Ledger {
+    /// Enters a request that the cache answered: it cost nothing, and saved what the answer had cost. Nobody waits for
+    /// that to be written.
+    pub(super) fn hit(&self, opening: Opening, saved: Option<NanoUsd>) -> Result<(), Error> {
+        let running =
+            self.running().map_err(|error| unavailable("The request could not be entered", &error))?;
+        let now = self.now();
+        let opened = Opened::of(&opening, running.process.as_str(), now, Some(NanoUsd(0)), Vec::new());
+        let cost = Cost { cost: NanoUsd(0), saved };
+        if let Some(trace) = &opening.caller.trace {
+            trace.step(&opening.request, &opening.provider, &opening.model);
+            trace.step_ended(&opening.request, Outcome::Whole, None, Some(cost));
+        }
+        if let Some(outcome) = &opening.caller.outcome {
+            outcome.opened(&opening.request, &opening.provider, &opening.model);
+            outcome.ended(outcome::End::Settled, None, Some(cost.cost));
+        }
+        let end = End {
+            request: opening.request,
+            state: State::Settled,
+            ended: now,
+            usage: None,
+            cost: Some(cost),
+            reserved: Vec::new(),
+        };
+        let waiting = Waiting::new(self.clone());
+        running.runtime.spawn(write(waiting, Some(Arc::new(opened)), Arc::new(end)));
+        Ok(())
     }
 }
 

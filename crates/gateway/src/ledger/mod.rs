@@ -24,7 +24,9 @@ pub use report::{Filter, Group, Line, Question};
 use crate::Gateway;
 use crate::account::number;
 use crate::metrics::Metrics;
-use base::Clock;
+use crate::policy::rate::{Rule, tokens_of};
+use crate::policy::spend;
+use base::{Clock, NanoUsd};
 use protocol::{Error, ErrorKind};
 use std::fs::{File, TryLockError};
 use std::io;
@@ -217,16 +219,35 @@ impl Gateway {
     /// entry: it is written together with its end then.
     ///
     /// # Errors
-    /// When the store does not take it, or the key's budget has no room for the worst case.
+    /// When the store does not take it, or a limit of money has no room for the worst case.
     pub async fn enter(&self, opening: Opening) -> Result<Entry, Error> {
-        let budget = match &opening.caller.key {
-            None => None,
-            Some(key) => self.directory().await?.keys.get(key).and_then(|key| key.limits.budget),
-        };
+        let directory = self.directory().await?;
+        let holds = spend::holds(&directory, &opening, self.now());
+        let key = opening.caller.key.as_ref().and_then(|key| directory.keys.get(key));
+        let tokens = key.and_then(|key| Some((tokens_of(&key.id), key.limits.tokens_per_minute?)));
+        drop(directory);
         if self.0.ledger.waiting() >= BACKLOG {
             return Err(Error::new(ErrorKind::Overloaded, "The ledger waits for the store; try again later"));
         }
-        self.0.ledger.open(opening, budget).await
+        let entry = self.0.ledger.open(opening, holds).await?;
+        Ok(match tokens {
+            Some((name, limit)) => entry.counting(self.clone(), name, Rule::minute(limit.into())),
+            None => entry,
+        })
+    }
+}
+
+impl Gateway {
+    /// Enters a request that the cache answered, which cost nothing; `saved` is what the answer had cost. It is written
+    /// soon after; nobody waits for it.
+    ///
+    /// # Errors
+    /// When too many entries wait for the store.
+    pub fn enter_hit(&self, opening: Opening, saved: Option<NanoUsd>) -> Result<(), Error> {
+        if self.0.ledger.waiting() >= BACKLOG {
+            return Err(Error::new(ErrorKind::Overloaded, "The ledger waits for the store; try again later"));
+        }
+        self.0.ledger.hit(opening, saved)
     }
 }
 

@@ -97,6 +97,8 @@ pub struct Wishes {
     pub public_only: bool,
     /// Whose it is, where that is not everybody: its failures are then counted apart.
     pub owner: Option<Arc<str>>,
+    /// Whether it is known to keep nothing of what it is sent.
+    pub zero_retention: bool,
 }
 
 /// Settings of a provider that cannot be.
@@ -149,6 +151,8 @@ pub struct Configured {
     /// By what its failures are counted.
     pub(crate) circuit: Arc<str>,
     wishes: Wishes,
+    /// Whether it keeps nothing of what it is sent: an engine of one's own, or one that an operator says so of.
+    pub zero_retention: bool,
     base: Uri,
     /// Values of the header, each as often as its weight says.
     keys: Vec<HeaderValue>,
@@ -221,6 +225,7 @@ impl Configured {
                 Some(owner) => format!("{owner} {slug}").into(),
                 None => slug.into(),
             },
+            zero_retention: wishes.zero_retention || known.is_some_and(|provider| provider.local),
             wishes,
             base,
             keys,

@@ -4,12 +4,18 @@
 //! harmless value of each is taken and given back.
 
 mod cache;
+mod guard;
 mod logs;
+mod rates;
 mod retry;
+mod spend;
 
 pub use cache::Cache;
+pub use guard::{Action, Guard, Guardrails, Hazards};
 pub use logs::Logs;
+pub use rates::Rates;
 pub use retry::{Backoff, Retry};
+pub use spend::{Match, Spend, SpendRule};
 
 use crate::account::{check_id, number};
 use crate::directory::changed;
@@ -32,6 +38,15 @@ pub struct Settings {
     /// Which answers are kept.
     #[serde(flatten)]
     pub cache: Cache,
+    /// How often it may be asked.
+    #[serde(flatten)]
+    pub rates: Rates,
+    /// What may be spent.
+    #[serde(flatten)]
+    pub spend: Spend,
+    /// What is judged, and what nobody may keep.
+    #[serde(flatten)]
+    pub guard: Guard,
 }
 
 /// Settings of one kind.
@@ -72,20 +87,13 @@ pub struct Named {
 const NOT_BUILT: &[(&str, &[Harmless])] = &[
     ("authentication", &[Harmless::Yes]),
     ("byok_only", &[Harmless::No]),
-    ("cache_ttl", &[Harmless::Zero]),
     ("dlp", &[Harmless::Off, Harmless::Empty]),
-    ("guardrails", &[Harmless::Empty]),
     ("log_classification", &[Harmless::No, Harmless::Off, Harmless::Empty]),
     ("logpush", &[Harmless::No]),
     ("logpush_public_key", &[]),
-    ("rate_limiting_interval", &[Harmless::Any]),
-    ("rate_limiting_limit", &[Harmless::Zero]),
-    ("rate_limiting_technique", &[Harmless::Any]),
-    ("spend_limits", &[Harmless::Off, Harmless::Empty]),
     ("store_id", &[]),
     ("stripe", &[]),
     ("workers_ai_billing_mode", &[Harmless::Postpaid]),
-    ("zdr", &[Harmless::No]),
 ];
 
 /// Fields that the server sets; a client may send back what it was given.
@@ -95,10 +103,8 @@ const OURS: &[&str] =
 /// A value that asks for nothing.
 #[derive(Clone, Copy)]
 enum Harmless {
-    Any,
     No,
     Yes,
-    Zero,
     Empty,
     /// `enabled` is false.
     Off,
@@ -108,10 +114,8 @@ enum Harmless {
 impl Harmless {
     fn is(self, value: &Value) -> bool {
         match self {
-            Self::Any => true,
             Self::No => *value == false,
             Self::Yes => *value == true,
-            Self::Zero => *value == 0,
             Self::Empty => {
                 value.as_array().is_some_and(Vec::is_empty) || value.as_object().is_some_and(Map::is_empty)
             }
@@ -124,7 +128,7 @@ impl Harmless {
 impl Settings {
     /// Whether nothing of what is said may be kept.
     pub(crate) const fn zero_retention(&self) -> bool {
-        false
+        self.guard.zdr
     }
 
     /// Reads the fields of a request over what holds already.
@@ -134,7 +138,8 @@ impl Settings {
     pub fn parse(&self, fields: &Map<String, Value>) -> Result<Self, Error> {
         let mut settings = self.clone();
         for (name, value) in fields {
-            let groups: [&mut dyn Group; 3] = [&mut settings.retry, &mut settings.logs, &mut settings.cache];
+            let Self { retry, logs, cache, rates, spend, guard } = &mut settings;
+            let groups: [&mut dyn Group; 6] = [retry, logs, cache, rates, spend, guard];
             let mut taken = OURS.contains(&name.as_str());
             for group in groups {
                 taken = taken || group.set(name, value)?;
@@ -165,15 +170,12 @@ impl Named {
     pub fn object(&self, time: impl Fn(u64) -> String) -> Value {
         let mut object = serde_json::json!({
             "id": self.id, "is_default": self.id == DEFAULT, "authentication": true, "byok_only": false,
-            "cache_ttl": 0, "created_at": time(self.created), "dlp": null, "guardrails": null,
-            "logpush": false,
-            "logpush_public_key": null, "modified_at": time(self.modified),
-            "rate_limiting_interval": 0, "rate_limiting_limit": 0, "rate_limiting_technique": "fixed",
-            "spend_limits": null, "store_id": null, "workers_ai_billing_mode": "postpaid", "zdr": false,
+            "created_at": time(self.created), "dlp": null, "logpush": false, "logpush_public_key": null,
+            "modified_at": time(self.modified), "store_id": null, "workers_ai_billing_mode": "postpaid",
         });
         if let Value::Object(object) = &mut object {
-            let Settings { retry, logs, cache } = &self.settings;
-            let groups: [&dyn Group; 3] = [retry, logs, cache];
+            let Settings { retry, logs, cache, rates, spend, guard } = &self.settings;
+            let groups: [&dyn Group; 6] = [retry, logs, cache, rates, spend, guard];
             groups.iter().for_each(|group| group.show(object));
         }
         object
@@ -343,16 +345,37 @@ mod tests {
     }
 
     #[test]
+    fn limits_guardrails_and_caches_come_back_as_they_were_given() {
+        let json = r#"{"cache_ttl":300,"cache_invalidate_on_update":false,"rate_limiting_interval":60,
+            "rate_limiting_limit":10,"rate_limiting_technique":"sliding","zdr":true,
+            "guardrails":{"prompt":{"S1":"BLOCK","P1":"FLAG"},"response":{"S2":"FLAG"},"judge":"guard"},
+            "spend_limits":{"enabled":true,"rules":[{"id":"r","limit":0.25,"limitType":"cost","window":86400,
+            "technique":"sliding","enabled":true,"model":{"mode":"filter","values":["m"]},
+            "metadata":{"team":{"mode":"partition"}}}]}}"#;
+        let named = Named {
+            account: "a".into(),
+            id: "g".into(),
+            settings: parse(json).unwrap(),
+            created: 1,
+            modified: 2,
+        };
+        let kept: Settings = serde_json::from_str(&text(&named.settings)).unwrap();
+        assert_eq!(kept, named.settings);
+        let object = named.object(|time| time.to_string());
+        let given: Map<String, Value> = serde_json::from_str(json).unwrap();
+        for (name, value) in &given {
+            assert_eq!(object[name], *value, "{name}");
+        }
+        assert_eq!(Settings::default().parse(object.as_object().unwrap()), Ok(named.settings));
+    }
+
+    #[test]
     fn a_setting_that_is_not_built_is_refused_by_name_when_it_asks_for_something() {
-        let harmless = r#"{"cache_ttl":0,"rate_limiting_interval":60,"rate_limiting_limit":0,
-            "rate_limiting_technique":"sliding","dlp":{"enabled":false},"guardrails":null,"zdr":false}"#;
+        let harmless = r#"{"cache_ttl":0,"dlp":{"enabled":false},"guardrails":null,"zdr":false}"#;
         assert_eq!(parse(harmless), Ok(Settings::default()));
         for (field, json) in [
-            ("cache_ttl", r#"{"cache_ttl":60}"#),
             ("authentication", r#"{"authentication":false}"#),
-            ("guardrails", r#"{"guardrails":{"prompt":{"S1":"BLOCK"}}}"#),
             ("dlp", r#"{"dlp":{"enabled":true,"action":"BLOCK"}}"#),
-            ("zdr", r#"{"zdr":true}"#),
         ] {
             let error = parse(json).unwrap_err();
             assert_eq!((error.kind, error.param.as_deref()), (ErrorKind::Unsupported, Some(field)));
@@ -367,6 +390,23 @@ mod tests {
             ("retry_backoff", r#"{"retry_backoff":"random"}"#),
             ("collect_logs", r#"{"collect_logs":"yes"}"#),
             ("colect_logs", r#"{"colect_logs":true}"#),
+            ("cache_ttl", r#"{"cache_ttl":59}"#),
+            ("cache_ttl", r#"{"cache_ttl":2678401}"#),
+            ("rate_limiting_limit", r#"{"rate_limiting_limit":-1}"#),
+            ("rate_limiting_technique", r#"{"rate_limiting_technique":"leaky"}"#),
+            (
+                "spend_limits",
+                r#"{"spend_limits":{"enabled":true,"rules":[{"limit":-1,"limitType":"cost","window":60}]}}"#,
+            ),
+            (
+                "spend_limits",
+                r#"{"spend_limits":{"rules":[{"limit":1,"limitType":"cost","window":60,"colour":1}]}}"#,
+            ),
+            ("spend_limits", r#"{"spend_limits":{"rules":[{"limit":1,"limitType":"tokens","window":60}]}}"#),
+            ("spend_limits", r#"{"spend_limits":{"rules":[{"limit":1,"limitType":"cost","window":0}]}}"#),
+            ("guardrails", r#"{"guardrails":{"prompt":{"S1":"WARN"}}}"#),
+            ("guardrails", r#"{"guardrails":{"prompt":{"S 1":"FLAG"}}}"#),
+            ("zdr", r#"{"zdr":1}"#),
         ] {
             let error = parse(json).unwrap_err();
             assert_eq!((error.kind, error.param.as_deref()), (ErrorKind::InvalidRequest, Some(field)));

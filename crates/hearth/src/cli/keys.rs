@@ -69,9 +69,12 @@ struct Create {
     /// When it ends, as 2026-12-31 or 2026-12-31T12:00:00Z
     #[arg(long, value_name = "TIME")]
     expires: Option<String>,
-    /// Requests in a minute, in each server
+    /// Requests in a minute
     #[arg(long, value_name = "N")]
     requests_per_minute: Option<u32>,
+    /// Tokens of prompts and answers in a minute
+    #[arg(long, value_name = "N")]
+    tokens_per_minute: Option<u32>,
     /// Dollars it may spend
     #[arg(long, value_name = "DOLLARS")]
     budget: Option<f64>,
@@ -126,7 +129,11 @@ impl Create {
             account: self.account.clone(),
             name: self.name.clone(),
             scopes: Scopes::parse(&self.scopes)?,
-            limits: Limits { requests_per_minute: self.requests_per_minute, budget },
+            limits: Limits {
+                requests_per_minute: self.requests_per_minute,
+                tokens_per_minute: self.tokens_per_minute,
+                budget,
+            },
             expires,
         })
     }
@@ -155,6 +162,7 @@ fn row(key: &Key) -> Vec<String> {
     };
     let mut limits = Vec::new();
     limits.extend(key.limits.requests_per_minute.map(|limit| format!("{limit} a minute")));
+    limits.extend(key.limits.tokens_per_minute.map(|limit| format!("{limit} tokens a minute")));
     limits.extend(key.limits.budget.map(|budget| match budget.period {
         Some(period) => format!("{} in {} days", budget.amount, period / DAY),
         None => budget.amount.to_string(),

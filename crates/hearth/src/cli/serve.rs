@@ -85,6 +85,7 @@ async fn serve(
         grace: settings.shutdown_limit,
         proxy: Some(Arc::clone(&proxy)),
         reach: settings.reach,
+        judge: settings.guardrail_judge.clone(),
         ..http::Config::default()
     };
     let store = open_state(settings)?;
@@ -226,6 +227,7 @@ async fn start_gateway(settings: &Settings, store: Option<Store>) -> anyhow::Res
     let Some(store) = store else { return Ok(None) };
     let gateway = state::gateway(store, state::prices(&settings.prices)?).await?;
     gateway.seal_with(state::secrets(&settings.data_dir));
+    gateway.set_cache_size(settings.cache_size.0);
     gateway
         .ledger()
         .start(&settings.data_dir.join(PROCESSES))

@@ -107,6 +107,14 @@ pub struct Layer {
     #[arg(long, value_name = "FILE", env = "HEARTH_PRICES", hide_env_values = true)]
     pub prices: Option<Vec<PathBuf>>,
 
+    /// Room for answers that gateways with a cache give again, for example 1GiB; 0 keeps none [default: 256MiB]
+    #[arg(long, value_name = "SIZE", env = "HEARTH_CACHE_SIZE", hide_env_values = true)]
+    pub cache_size: Option<Size>,
+
+    /// Who judges prompts and answers for gateways with guardrails: a model's id, or the http(s) address of a webhook
+    #[arg(long, value_name = "MODEL_OR_URL", env = "HEARTH_GUARDRAIL_JUDGE", hide_env_values = true)]
+    pub guardrail_judge: Option<String>,
+
     /// Providers by their names; in the file only.
     #[arg(skip)]
     pub providers: Option<BTreeMap<String, ProviderArg>>,
@@ -124,7 +132,7 @@ pub struct Layer {
 }
 
 /// The keys of `hearth.toml`, as its reader compares them; a test holds them to [`Layer`].
-const KEYS: [&str; 22] = [
+const KEYS: [&str; 24] = [
     "models",
     "listen",
     "api-key",
@@ -143,6 +151,8 @@ const KEYS: [&str; 22] = [
     "responses-size",
     "database",
     "prices",
+    "cache-size",
+    "guardrail-judge",
     "providers",
     "private-providers",
     "logs",
@@ -172,6 +182,8 @@ impl Layer {
             responses_size: self.responses_size.or(lower.responses_size),
             database: self.database.or(lower.database),
             prices: self.prices.or(lower.prices),
+            cache_size: self.cache_size.or(lower.cache_size),
+            guardrail_judge: self.guardrail_judge.or(lower.guardrail_judge),
             providers: self.providers.or(lower.providers),
             private_providers: self.private_providers.or(lower.private_providers),
             logs: self.logs.or(lower.logs),
@@ -219,6 +231,10 @@ pub struct Settings {
     pub database: Option<store::Address>,
     /// Files of prices.
     pub prices: Vec<PathBuf>,
+    /// Room for answers that are given again.
+    pub cache_size: Bytes,
+    /// Who judges for guardrails.
+    pub guardrail_judge: Option<String>,
     /// Providers by their names.
     pub providers: BTreeMap<String, ProviderArg>,
     /// Where providers may be that accounts make.
@@ -278,6 +294,8 @@ impl Settings {
             responses_size: wishes.responses_size.map_or(Bytes(1 << 30), |size| size.0),
             database,
             prices: wishes.prices.unwrap_or_default(),
+            cache_size: wishes.cache_size.map_or(Bytes(gateway::policy::cache::SIZE), |size| size.0),
+            guardrail_judge: wishes.guardrail_judge,
             providers: wishes.providers.unwrap_or_default(),
             reach: match wishes.private_providers {
                 Some(Switch::On) => Reach::Private,

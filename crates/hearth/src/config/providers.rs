@@ -28,6 +28,9 @@ pub struct ProviderArg {
     /// Longest silence within an answer, in seconds.
     #[serde(alias = "idle_timeout")]
     pub idle_timeout: Option<u64>,
+    /// Whether it keeps nothing of what it is sent, by a contract that only the operator knows.
+    #[serde(alias = "zero_retention")]
+    pub zero_retention: bool,
 }
 
 /// A dialect by name.
@@ -113,6 +116,7 @@ impl ProviderArg {
                 first_byte: or(self.first_byte_timeout, usual.first_byte),
                 idle: or(self.idle_timeout, usual.idle),
             },
+            zero_retention: self.zero_retention,
             ..Wishes::default()
         })
     }

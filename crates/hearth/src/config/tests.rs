@@ -78,6 +78,8 @@ fn every_key_of_the_file_is_a_setting_and_every_setting_has_a_key() {
         responses-size = "8MiB"
         database = "postgres://u:p@localhost/d"
         prices = ["/p.json"]
+        cache-size = "9MiB"
+        guardrail-judge = "guard"
         providers = { openai = { models = ["m"] } }
         private-providers = "on"
         logs = { payloads = true, payload-limit = "1MiB", strategy = "STOP_INSERTING", retention-days = 0 }
@@ -112,6 +114,8 @@ fn every_key_of_the_file_is_a_setting_and_every_setting_has_a_key() {
         responses_size: Bytes(8 << 20),
         database: Some("postgres://u:p@localhost/d".parse().expect("an address")),
         prices: vec!["/p.json".into()],
+        cache_size: Bytes(9 << 20),
+        guardrail_judge: Some("guard".to_owned()),
         providers: BTreeMap::from([(
             "openai".to_owned(),
             ProviderArg { models: vec!["m".to_owned()], ..ProviderArg::default() },

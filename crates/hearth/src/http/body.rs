@@ -81,6 +81,11 @@ impl Body {
         &self.bytes
     }
 
+    /// The same with other words, in the same room.
+    pub(super) fn saying(self, bytes: Bytes) -> Self {
+        Self { bytes, ..self }
+    }
+
     /// Finds the members that a gateway must know, in a large body on a thread that nobody else waits for.
     pub(super) async fn scan(&self) -> Result<Scan, Error> {
         if !self.is_large() {

@@ -42,12 +42,15 @@ pub(super) async fn front(State(app): State<Arc<App>>, mut request: Request, nex
         }
     };
     if let Some(error) = response.extensions_mut().remove::<Error>() {
+        let told = std::mem::take(response.headers_mut());
         response = if error.kind == ErrorKind::MethodNotAllowed && method == Method::OPTIONS {
             // The router adds `Allow`, and nobody adds what CORS asks for.
             StatusCode::NO_CONTENT.into_response()
         } else {
             dialect.response(&error, &id)
         };
+        let limits = told.iter().filter(|(name, _)| name.as_str().starts_with("x-ratelimit-"));
+        response.headers_mut().extend(limits.map(|(name, value)| (name.clone(), value.clone())));
         tracing::debug!(id, %method, path, status = response.status().as_u16(), error = %error, "refused");
     }
     // A probe that asks again and again must not fill the log with what it was told.
@@ -105,7 +108,7 @@ const METADATA: &str = "cf-aig-metadata";
 const CUSTOM_COST: &str = "cf-aig-custom-cost";
 
 /// Where accounts are managed, which wants a key with that scope.
-const CONTROL: &str = "/client/v4/accounts/{account}/ai-gateway";
+pub(super) const CONTROL: &str = "/client/v4/accounts/{account}/ai-gateway";
 
 /// The caller behind a key. A header that showed a key of ours is taken away: it is nobody else's business, least of
 /// all a provider's.
@@ -134,7 +137,7 @@ async fn keyed(
         let Some(gateway) = gateway else { continue };
         if let Some(key) = gateway.authenticate(&key).await? {
             request.headers_mut().remove(header);
-            return allowed(gateway, &key, account.as_deref(), route, open);
+            return allowed(&key, account.as_deref(), route, open);
         }
     }
     if open {
@@ -146,14 +149,8 @@ async fn keyed(
     ))
 }
 
-/// Holds a key to its account, scopes and rate.
-fn allowed(
-    gateway: &Gateway,
-    key: &Key,
-    account: Option<&str>,
-    route: Option<&str>,
-    open: bool,
-) -> Result<Caller, Error> {
+/// Holds a key to its account and scopes.
+fn allowed(key: &Key, account: Option<&str>, route: Option<&str>, open: bool) -> Result<Caller, Error> {
     let forbidden = |why: String| Err(Error::new(ErrorKind::Forbidden, why));
     if account.is_some_and(|account| account != key.account) {
         return forbidden(format!(
@@ -166,9 +163,6 @@ fn allowed(
         if manages { ("admin", key.scopes.admin) } else { ("inference", key.scopes.inference) };
     if !has && !open {
         return forbidden(format!("This key has no scope '{scope}'"));
-    }
-    if !manages && !open {
-        gateway.count(key)?;
     }
     Ok(Caller { account: key.account.as_str().into(), key: Some(key.id.clone()), ..Caller::default() })
 }

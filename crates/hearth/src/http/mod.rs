@@ -5,6 +5,7 @@
 //! list (`routes.rs`). Not here: TLS, HTTP/2, compression, CORS.
 
 mod anthropic;
+mod billing;
 mod binding;
 mod body;
 mod custom_providers;
@@ -74,6 +75,8 @@ pub struct Config {
     pub proxy: Option<Arc<Proxy>>,
     /// Where providers may be that accounts make.
     pub reach: Reach,
+    /// Who judges for guardrails whose gateway names nobody: a model, or the address of a webhook.
+    pub judge: Option<String>,
 }
 
 impl Default for Config {
@@ -93,6 +96,7 @@ impl Default for Config {
             max_connections: 4096,
             proxy: None,
             reach: Reach::Public,
+            judge: None,
         }
     }
 }

@@ -1,24 +1,39 @@
 //! What a gateway's settings ask for between the front and the handler of a request to a model, for every surface alike:
 //! the body is read here, so that each step may look at it, and the handler finds it read.
 //!
-//! Not here: who may come in (`front.rs`), and what a request to one provider goes through (`gateway::call`).
+//! The steps, each in a file of its own: limits of requests, what nobody may keep, the guardrail before the prompt, the
+//! cache, and behind the handler the guardrail before the answer and the cache again. Where none is asked for, nothing
+//! of the request or the answer is looked at. Not here: who may come in (`front.rs`), limits of money (the ledger's), and
+//! what a request to one provider goes through (`gateway::call`).
 
-use super::body::ahead;
+mod cache;
+mod guard;
+mod limits;
+mod retention;
+
+use super::body::{Body, ahead};
 use super::refusal::Dialect;
 use super::trail::Trail;
 use super::{App, logged, routes};
 use axum::extract::Request;
 use axum::middleware::Next;
 use axum::response::Response;
+use gateway::{Caller, Outcome};
 use protocol::Error;
+use std::sync::Arc;
 
 /// Passes a request on to its handler.
 pub(super) async fn pass(
-    app: &App,
+    app: &Arc<App>,
     route: Option<&str>,
     mut request: Request,
     next: Next,
 ) -> Result<Response, Error> {
+    if let Some(key) = limits::key(&request, route)
+        && let Some(refused) = limits::of_key(app, &key).await
+    {
+        return Ok(refused);
+    }
     let Some(route) = route.filter(|route| routes::ASKING.contains(route)) else {
         return Ok(next.run(request).await);
     };
@@ -33,18 +48,82 @@ pub(super) async fn pass(
 
 /// What stands between the log and the handler, in this order.
 async fn steps(
-    app: &App,
-    request: Request,
+    app: &Arc<App>,
+    mut request: Request,
     next: Next,
     followed: Option<&logged::Followed>,
 ) -> Result<Response, Error> {
-    let (mut request, body) = ahead(app, request).await?;
-    if let Some(followed) = followed {
-        followed.body(body.bytes());
+    let follow = |body: &Body| {
+        if let Some(followed) = followed {
+            followed.body(body.bytes());
+        }
+    };
+    let Some(gateway) = &app.gateway else {
+        let (request, body) = ahead(app, request).await?;
+        follow(&body);
+        return Ok(handled(request, next).await);
+    };
+    let caller = caller(&mut request);
+    // The front has looked for one that was named, and each account has the other.
+    let named = gateway.gateway(&caller.account, &caller.gateway).await?;
+    if let Some(refused) = limits::of_gateway(gateway, &named).await {
+        return Ok(refused);
     }
+    let nothing_kept = named.settings.guard.zdr || retention::is_asked(request.headers());
+    let wish = if nothing_kept { None } else { cache::Wish::of(gateway, &named, &request)? };
+    let rails = named.settings.guard.guardrails.as_ref();
+
+    let (mut request, mut body) = ahead(app, request).await?;
+    follow(&body);
+    if !nothing_kept && wish.is_none() && rails.is_none() {
+        return Ok(handled(request, next).await);
+    }
+    self::caller(&mut request).zdr = nothing_kept;
+    let outcome = self::caller(&mut request).outcome.get_or_insert_with(Outcome::default).clone();
+    let caller = self::caller(&mut request).clone();
+    if nothing_kept {
+        body = retention::keeping_nothing(body, request.uri().path()).await?;
+        request.extensions_mut().insert(body.clone());
+    }
+    let guard = match rails {
+        Some(rails) => Some(guard::Guard::before(app, rails, &caller, &body).await?),
+        None => None,
+    };
+    let place = match wish {
+        Some(wish) => wish.place(request.uri(), request.headers(), &body).await,
+        None => None,
+    };
+    if let Some(place) = &place
+        && let Some(hit) = place.look(gateway, &caller).await?
+    {
+        return Ok(hit);
+    }
+    drop(body);
+    let mut response = handled(request, next).await;
+    let failed = outcome.seen().failed;
+    if let Some(guard) = guard {
+        response = guard.after(app, response).await?;
+    }
+    match place {
+        Some(place) => Ok(place.keep(gateway.clone(), outcome, failed, response).await),
+        None => Ok(response),
+    }
+}
+
+/// The handler's answer, with what it tells of who was asked.
+async fn handled(mut request: Request, next: Next) -> Response {
     let trail = Trail::default();
     request.extensions_mut().insert(trail.clone());
     let mut response = next.run(request).await;
     trail.tell(response.headers_mut());
-    Ok(response)
+    response
+}
+
+fn caller(request: &mut Request) -> &mut Caller {
+    request.extensions_mut().get_mut().expect("the front says who asks")
+}
+
+/// Whether there is an answer: not a refusal, which the front has yet to put into words, nor any other failure.
+fn is_answer(response: &Response) -> bool {
+    response.status().is_success() && response.extensions().get::<Error>().is_none()
 }

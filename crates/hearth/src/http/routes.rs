@@ -2,8 +2,8 @@
 
 use super::refusal::Refusal;
 use super::{
-    App, anthropic, binding, custom_providers, front, gateways, logs, openai, provider_configs, providers,
-    rerank, responses, status, tokenize, workers_ai,
+    App, anthropic, billing, binding, custom_providers, front, gateways, logs, openai, provider_configs,
+    providers, rerank, responses, status, tokenize, workers_ai,
 };
 use axum::Router;
 use axum::extract::Request;
@@ -215,6 +215,26 @@ pub(super) const ROUTES: &[Route] = &[
         path: "/client/v4/accounts/{account}/ai-gateway/usage",
         about: "GET   what was used and what it cost",
         handler: || get(gateways::usage),
+    },
+    Route {
+        path: "/client/v4/accounts/{account}/ai-gateway/billing/credit-balance",
+        about: "GET   what is left of an account's credit",
+        handler: || get(billing::balance),
+    },
+    Route {
+        path: "/client/v4/accounts/{account}/ai-gateway/billing/usage-history",
+        about: "GET   what an account spent, by day or hour",
+        handler: || get(billing::history),
+    },
+    Route {
+        path: "/client/v4/accounts/{account}/ai-gateway/billing/spending-limit",
+        about: "GET   what an account may spend; POST sets, DELETE removes it",
+        handler: || get(billing::limit).post(billing::set_limit).delete(billing::remove_limit),
+    },
+    Route {
+        path: "/client/v4/accounts/{account}/ai-gateway/billing/topup",
+        about: "POST  adds to an account's credit, for the server's own key",
+        handler: || post(billing::topup),
     },
     Route {
         path: "/v1/{account}/{gateway}/{provider}/{*path}",

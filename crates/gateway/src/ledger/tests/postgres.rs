@@ -41,7 +41,7 @@ async fn parallel_requests_of_two_processes_on_postgres_never_overspend_a_budget
     for task in tasks {
         match task.await.unwrap() {
             Ok(entry) => entries.push(entry),
-            Err(error) => assert_eq!(error.kind, ErrorKind::Overloaded, "{error}"),
+            Err(error) => assert_eq!(error.kind, ErrorKind::Limited, "{error}"),
         }
     }
     assert_eq!(entries.len(), 3);

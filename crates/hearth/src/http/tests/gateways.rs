@@ -19,7 +19,7 @@ async fn gateways_are_made_changed_listed_and_removed() {
     let found = server.get(&one).await.json();
     assert_eq!(found["result"]["retry_backoff"], "linear");
     assert_eq!(found["result"]["retry_max_attempts"], 2);
-    let refused = server.send("PUT", &one, &[], br#"{"cache_ttl":60}"#).await;
+    let refused = server.send("PUT", &one, &[], br#"{"cache_ttl":59}"#).await;
     assert_eq!(refused.status, 400);
     assert!(refused.json()["errors"][0]["message"].as_str().unwrap().contains("cache_ttl"));
     let removed = server.send("DELETE", &one, &[], b"").await.json();

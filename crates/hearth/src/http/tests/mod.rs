@@ -11,6 +11,7 @@ mod logs;
 mod metering;
 mod openai;
 mod own_providers;
+mod policy;
 mod providers;
 mod rerank;
 mod responses;
