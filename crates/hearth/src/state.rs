@@ -8,7 +8,7 @@ use gateway::byok::SecretPlace;
 use gateway::price::{Book, import};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use store::{Address, Part, Store};
+use store::{Address, Durability, Part, Store};
 
 /// All that have tables.
 pub(crate) fn parts() -> Vec<Part> {
@@ -19,10 +19,14 @@ pub(crate) fn parts() -> Vec<Part> {
 ///
 /// # Errors
 /// When the database or the folder cannot be used, or has tables of a newer version.
-pub fn open(database: Option<&Address>, data_dir: &Path) -> Result<Store, store::Error> {
+pub fn open(
+    database: Option<&Address>,
+    data_dir: &Path,
+    durability: Durability,
+) -> Result<Store, store::Error> {
     match database {
         Some(address) => Store::connect(address, &parts()),
-        None => Store::open(data_dir, &parts()),
+        None => Store::open_with(data_dir, &parts(), durability),
     }
 }
 

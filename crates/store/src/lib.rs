@@ -5,8 +5,8 @@
 //!
 //! - A write is a transaction, done alone: no other write, of this process or another, comes between its statements. So
 //!   it never has to be done again because of another. Whoever asked is told after the commit, and what was answered
-//!   survives the end of the process by whatever means (and of the server; SQLite's log is not forced to the disk for
-//!   each commit, so there not a power cut).
+//!   survives the end of the process by whatever means (and of the server; a power cut too where [`Durability`] says so,
+//!   since SQLite's log is forced to the disk for each commit only then. What Postgres does is its own setting).
 //! - One thread writes. It gathers what is asked for while it works and commits it together; one that fails, or panics,
 //!   is undone alone.
 //! - A read sees what was committed at one moment after it was asked for.
@@ -94,17 +94,35 @@ enum Reader {
     Server(Box<postgres::Reader>),
 }
 
+/// What a commit in a file survives.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Durability {
+    /// The end of the process, by whatever means.
+    #[default]
+    Process,
+    /// A power cut too: each group of writes waits for the disk.
+    PowerLoss,
+}
+
 impl Store {
     /// Opens the store of a data folder, makes both where they are missing, and brings its tables up to date.
     ///
     /// # Errors
     /// When the folder or file cannot be used, is no store, or was written by a newer version.
     pub fn open(folder: &Path, parts: &[Part]) -> Result<Self, Error> {
+        Self::open_with(folder, parts, Durability::default())
+    }
+
+    /// The same, with a durability.
+    ///
+    /// # Errors
+    /// As [`Store::open`].
+    pub fn open_with(folder: &Path, parts: &[Part], durability: Durability) -> Result<Self, Error> {
         let path = folder.join(FILE);
         std::fs::create_dir_all(folder)
             .map_err(|error| Error::Open { path: path.clone(), why: error.to_string() })?;
         let (file, parts) = (path.clone(), parts.to_vec());
-        let writer = Writer::start(QUEUE, move || Connection::prepare(&file, &parts, PATIENCE))?;
+        let writer = Writer::start(QUEUE, move || Connection::prepare(&file, &parts, durability, PATIENCE))?;
         Ok(Self::new(Place::File(path), writer))
     }
 

@@ -3,7 +3,7 @@
 use crate::migrate::{self, Kind, Part};
 use crate::work::{Statements, Work};
 use crate::writer::{Database, Job};
-use crate::{Error, Row, Value};
+use crate::{Durability, Error, Row, Value};
 use rusqlite::types::ValueRef;
 use rusqlite::{OpenFlags, TransactionBehavior, params_from_iter};
 use std::fs::OpenOptions;
@@ -68,12 +68,17 @@ impl rusqlite::ToSql for Value {
 
 impl Connection {
     /// Makes the file where it is missing, brings its tables up to date, and gives the connection that writes.
-    pub(crate) fn prepare(path: &Path, parts: &[Part], patience: Duration) -> Result<Self, Error> {
+    pub(crate) fn prepare(
+        path: &Path,
+        parts: &[Part],
+        durability: Durability,
+        patience: Duration,
+    ) -> Result<Self, Error> {
         let unusable = |error: std::io::Error| Error::Open { path: path.to_owned(), why: error.to_string() };
         // Conversations are nobody else's business; SQLite gives its other files the rights of this one.
         OpenOptions::new().create(true).append(true).mode(0o600).open(path).map_err(unusable)?;
         let mut connection = Self::open(path, patience)?;
-        connection.prepare_file(path)?;
+        connection.prepare_file(path, durability)?;
         let transaction = connection.0.transaction_with_behavior(TransactionBehavior::Immediate)?;
         let place = path.display().to_string();
         Work::run(&*transaction, |work| migrate::run(work, Kind::Sqlite, parts, &place))?;
@@ -97,10 +102,14 @@ impl Connection {
     }
 
     /// Sets what holds for the file, or for the one connection that writes.
-    fn prepare_file(&self, path: &Path) -> Result<(), Error> {
+    fn prepare_file(&self, path: &Path, durability: Durability) -> Result<(), Error> {
+        let synchronous = match durability {
+            Durability::Process => "NORMAL",
+            Durability::PowerLoss => "FULL",
+        };
         let set = || -> rusqlite::Result<String> {
             let mode = self.0.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0))?;
-            self.0.pragma_update(None, "synchronous", "NORMAL")?;
+            self.0.pragma_update(None, "synchronous", synchronous)?;
             self.0.query_row(&format!("PRAGMA journal_size_limit = {LOG_SIZE}"), [], |_| Ok(()))?;
             self.0.pragma_update(None, "foreign_keys", true)?;
             Ok(mode)
@@ -127,25 +136,42 @@ impl Connection {
         group: &mut [Box<dyn Job>],
         outcomes: &mut Vec<Result<(), Error>>,
     ) -> Result<(), Error> {
-        let mut transaction = self.0.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        self.statement("BEGIN IMMEDIATE")?;
+        let committed = self.run(group, outcomes).and_then(|()| self.statement("COMMIT"));
+        // Some faults, such as a full disk, undo the whole transaction at once.
+        if committed.is_err() && !self.0.is_autocommit() {
+            self.statement("ROLLBACK")?;
+        }
+        committed
+    }
+
+    /// Runs jobs within a transaction; one that fails is undone alone.
+    fn run(
+        &self,
+        group: &mut [Box<dyn Job>],
+        outcomes: &mut Vec<Result<(), Error>>,
+    ) -> Result<(), Error> {
         for job in group {
-            let savepoint = transaction.savepoint()?;
-            let done = catch_unwind(AssertUnwindSafe(|| job.run(&*savepoint)));
+            self.statement("SAVEPOINT job")?;
+            let done = catch_unwind(AssertUnwindSafe(|| job.run(&self.0)));
             // The panic hook has logged the cause.
             let done = done.unwrap_or(Err(Error::Closed));
-            let kept = done.is_ok();
-            if savepoint.is_autocommit() {
-                // Some faults, such as a full disk, undo the whole transaction at once.
+            if self.0.is_autocommit() {
                 return Err(done.err().unwrap_or(Error::Closed));
             }
-            if kept {
-                savepoint.commit()?;
-            } else {
-                savepoint.finish()?;
+            if done.is_err() {
+                self.statement("ROLLBACK TO job")?;
             }
+            self.statement("RELEASE job")?;
             outcomes.push(done);
         }
-        Ok(transaction.commit()?)
+        Ok(())
+    }
+
+    /// A statement without parameters and rows, prepared once.
+    fn statement(&self, sql: &str) -> Result<(), Error> {
+        self.0.prepare_cached(sql)?.execute([])?;
+        Ok(())
     }
 }
 

@@ -12,8 +12,8 @@ use crate::ledger::Entry;
 use crate::sse::{self, Framer};
 use crate::upstream::chunk;
 use bytes::Bytes;
-use futures::Stream;
 use futures::stream::unfold;
+use futures::{FutureExt, Stream};
 use hyper::body::Incoming;
 use protocol::{Error, ErrorKind, anthropic, openai};
 use std::collections::VecDeque;
@@ -24,6 +24,9 @@ use tokio::time::timeout;
 
 /// Longest silence before a comment is sent.
 const SILENCE: Duration = Duration::from_secs(15);
+
+/// Most pieces that are taken before what is there goes out.
+const GATHERED: usize = 16;
 
 /// What clients that parse events pass over.
 const KEEP_ALIVE: &[u8] = b": keep-alive\n\n";
@@ -95,6 +98,20 @@ impl Events {
                 Ok(true)
             }
         }
+    }
+
+    /// Takes what has arrived meanwhile, so that under load several events leave in one write; waits for nothing.
+    async fn gather(&mut self) -> Result<(), String> {
+        for _ in 0..GATHERED {
+            // The connection's own task hands over one piece at a time, and only while this one does not run.
+            tokio::task::yield_now().await;
+            match self.read().now_or_never() {
+                Some(Ok(true)) => {}
+                Some(Ok(false)) | None => break,
+                Some(Err(why)) => return Err(why),
+            }
+        }
+        Ok(())
     }
 
     fn look(&mut self, frame: &[u8]) -> crate::dialect::Seen {
@@ -191,7 +208,12 @@ impl Events {
                 return None;
             }
             match timeout(SILENCE.min(self.idle), self.read()).await {
-                Ok(Ok(_)) => silent = Duration::ZERO,
+                Ok(Ok(_)) => {
+                    silent = Duration::ZERO;
+                    if let Err(why) = self.gather().await {
+                        return Some(Err(self.broken(ErrorKind::Upstream, &why).await));
+                    }
+                }
                 Ok(Err(why)) => return Some(Err(self.broken(ErrorKind::Upstream, &why).await)),
                 Err(_) => {
                     silent += SILENCE.min(self.idle);

@@ -13,6 +13,7 @@ use gateway::Gateway;
 use gateway::price::Book;
 use serde_json::Value;
 use std::io::{self, Write};
+use store::Durability;
 
 /// Which store.
 #[derive(Debug, clap::Args)]
@@ -31,7 +32,7 @@ impl Place {
     ) -> anyhow::Result<T> {
         let (data_dir, file) = session.place()?;
         let database = config::address(self.database.or(file))?;
-        let store = state::open(database.as_ref(), &data_dir)?;
+        let store = state::open(database.as_ref(), &data_dir, Durability::default())?;
         let runtime = runtime()?;
         runtime.block_on(async { work(state::gateway(store, Book::default()).await?).await })
     }

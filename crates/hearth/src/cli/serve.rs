@@ -195,7 +195,7 @@ const SQLITE: &[u8] = b"SQLite format 3\0";
 /// one that was given a database does not start without it, since others count on finding there what it keeps, and
 /// neither does one whose file may hold keys, which it would not ask for.
 fn open_state(settings: &Settings) -> anyhow::Result<Option<Store>> {
-    let error = match state::open(settings.database.as_ref(), &settings.data_dir) {
+    let error = match state::open(settings.database.as_ref(), &settings.data_dir, settings.durability) {
         Ok(store) => return Ok(Some(store)),
         Err(error) => error,
     };

@@ -13,8 +13,8 @@ pub use logs::LogsArg;
 pub use providers::{KeyArg, KeyError, ProviderArg, Spoken};
 pub(crate) use values::RawPrice;
 pub use values::{
-    ApiKey, Count, DEFAULT_PORT, DatabaseUrl, KvType, Listen, ModelArg, Quantize, Size, StepTimeArg, Switch,
-    Target, Threads,
+    ApiKey, Count, DEFAULT_PORT, DatabaseUrl, Durability, KvType, Listen, ModelArg, Quantize, Size,
+    StepTimeArg, Switch, Target, Threads,
 };
 
 use base::{Bytes, Tokens};
@@ -102,6 +102,11 @@ pub struct Layer {
     #[arg(long, value_name = "URL", env = "HEARTH_DATABASE", hide_env_values = true)]
     pub database: Option<DatabaseUrl>,
 
+    /// What the file in the data folder survives: `process` the end of the process by whatever means, `power-loss` a
+    /// power cut too, at the price of waiting for the disk [default: process]
+    #[arg(long, value_name = "WHAT", env = "HEARTH_DURABILITY", hide_env_values = true)]
+    pub durability: Option<Durability>,
+
     /// File of prices that lie over those that come with Hearth, in the form of LiteLLM's
     /// model_prices_and_context_window.json or of models.dev's api.json. May be given several times, the last on top
     #[arg(long, value_name = "FILE", env = "HEARTH_PRICES", hide_env_values = true)]
@@ -132,7 +137,7 @@ pub struct Layer {
 }
 
 /// The keys of `hearth.toml`, as its reader compares them; a test holds them to [`Layer`].
-const KEYS: [&str; 24] = [
+const KEYS: [&str; 25] = [
     "models",
     "listen",
     "api-key",
@@ -150,6 +155,7 @@ const KEYS: [&str; 24] = [
     "responses-retention",
     "responses-size",
     "database",
+    "durability",
     "prices",
     "cache-size",
     "guardrail-judge",
@@ -181,6 +187,7 @@ impl Layer {
             responses_retention: self.responses_retention.or(lower.responses_retention),
             responses_size: self.responses_size.or(lower.responses_size),
             database: self.database.or(lower.database),
+            durability: self.durability.or(lower.durability),
             prices: self.prices.or(lower.prices),
             cache_size: self.cache_size.or(lower.cache_size),
             guardrail_judge: self.guardrail_judge.or(lower.guardrail_judge),
@@ -229,6 +236,8 @@ pub struct Settings {
     pub responses_size: Bytes,
     /// Where state lies; `None` is a file in the data folder.
     pub database: Option<store::Address>,
+    /// What that file survives.
+    pub durability: store::Durability,
     /// Files of prices.
     pub prices: Vec<PathBuf>,
     /// Room for answers that are given again.
@@ -293,6 +302,7 @@ impl Settings {
             responses_retention: Duration::from_secs(86_400) * wishes.responses_retention.unwrap_or(30),
             responses_size: wishes.responses_size.map_or(Bytes(1 << 30), |size| size.0),
             database,
+            durability: wishes.durability.map_or_else(Default::default, store::Durability::from),
             prices: wishes.prices.unwrap_or_default(),
             cache_size: wishes.cache_size.map_or(Bytes(gateway::policy::cache::SIZE), |size| size.0),
             guardrail_judge: wishes.guardrail_judge,

@@ -77,6 +77,7 @@ fn every_key_of_the_file_is_a_setting_and_every_setting_has_a_key() {
         responses-retention = 7
         responses-size = "8MiB"
         database = "postgres://u:p@localhost/d"
+        durability = "power-loss"
         prices = ["/p.json"]
         cache-size = "9MiB"
         guardrail-judge = "guard"
@@ -113,6 +114,7 @@ fn every_key_of_the_file_is_a_setting_and_every_setting_has_a_key() {
         responses_retention: Duration::from_secs(7 * 86_400),
         responses_size: Bytes(8 << 20),
         database: Some("postgres://u:p@localhost/d".parse().expect("an address")),
+        durability: store::Durability::PowerLoss,
         prices: vec!["/p.json".into()],
         cache_size: Bytes(9 << 20),
         guardrail_judge: Some("guard".to_owned()),

@@ -239,6 +239,25 @@ pub enum Switch {
     Off,
 }
 
+/// What a commit in the data folder's file survives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Durability {
+    /// The end of the process.
+    Process,
+    /// A power cut too.
+    PowerLoss,
+}
+
+impl From<Durability> for store::Durability {
+    fn from(durability: Durability) -> Self {
+        match durability {
+            Durability::Process => Self::Process,
+            Durability::PowerLoss => Self::PowerLoss,
+        }
+    }
+}
+
 /// What float weights become while loading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]

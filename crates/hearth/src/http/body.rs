@@ -28,6 +28,9 @@ const DRAIN_SIZE: u64 = 256 << 20;
 /// Bodies up to this size are parsed where they are read: at some hundred megabytes a second nobody waits.
 const PARSE_HERE: usize = 256 << 10;
 
+/// Those up to this size are scanned there, which is several times as quick.
+const SCAN_HERE: usize = 1 << 20;
+
 /// Room for the bodies of all connections, one permit a byte.
 pub(super) struct Room(Arc<Semaphore>);
 
@@ -88,7 +91,7 @@ impl Body {
 
     /// Finds the members that a gateway must know, in a large body on a thread that nobody else waits for.
     pub(super) async fn scan(&self) -> Result<Scan, Error> {
-        if !self.is_large() {
+        if self.bytes.len() <= SCAN_HERE {
             return Ok(scan(&self.bytes)?);
         }
         let bytes = self.bytes.clone();
