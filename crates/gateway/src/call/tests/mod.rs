@@ -102,6 +102,19 @@ impl World {
     }
 }
 
+/// Each write costs more than all else that is done to an event.
+#[tokio::test]
+async fn events_that_arrived_together_leave_together() {
+    let mut bytes = stream_head();
+    (0..40).for_each(|_| bytes.extend(chunk(TEXT.as_bytes())));
+    bytes.extend([chunk(DONE.as_bytes()), chunk(b"")].concat());
+    let world = world(vec![vec![vec![Step::Say(bytes)]]]).await;
+    let response = world.make(world.call()).await.unwrap();
+    let AnswerBody::Stream(pieces) = response.into_body() else { panic!("a stream was asked for") };
+    let groups: Vec<_> = pieces.ready_chunks(100).map(|group| group.len()).collect().await;
+    assert!(groups.len() < 10, "{groups:?}");
+}
+
 #[tokio::test]
 async fn an_answer_comes_back_untouched_and_settled_streamed_or_not() {
     let stream = format!("{TEXT}{USAGE}{DONE}");
