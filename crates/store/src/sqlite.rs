@@ -146,11 +146,7 @@ impl Connection {
     }
 
     /// Runs jobs within a transaction; one that fails is undone alone.
-    fn run(
-        &self,
-        group: &mut [Box<dyn Job>],
-        outcomes: &mut Vec<Result<(), Error>>,
-    ) -> Result<(), Error> {
+    fn run(&self, group: &mut [Box<dyn Job>], outcomes: &mut Vec<Result<(), Error>>) -> Result<(), Error> {
         for job in group {
             self.statement("SAVEPOINT job")?;
             let done = catch_unwind(AssertUnwindSafe(|| job.run(&self.0)));

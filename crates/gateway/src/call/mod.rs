@@ -11,6 +11,7 @@ mod generate;
 mod headers;
 pub mod retry;
 mod stream;
+mod turn;
 
 pub use generate::{Asking, Fetched, Generated};
 pub use headers::KeyOf;

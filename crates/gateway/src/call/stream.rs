@@ -7,6 +7,7 @@
 //! the entry interrupted, with the usage that was seen.
 
 use super::Target;
+use super::turn::Turn;
 use crate::dialect::{Dialect, Fault, Watcher};
 use crate::ledger::Entry;
 use crate::sse::{self, Framer};
@@ -50,6 +51,7 @@ pub(super) struct Events {
     has_last: bool,
     ended: bool,
     entry: Option<Entry>,
+    turn: Turn,
 }
 
 impl Events {
@@ -67,6 +69,7 @@ impl Events {
             has_last: false,
             ended: false,
             entry: None,
+            turn: Turn::default(),
         }
     }
 
@@ -104,7 +107,7 @@ impl Events {
     async fn gather(&mut self) -> Result<(), String> {
         for _ in 0..GATHERED {
             // The connection's own task hands over one piece at a time, and only while this one does not run.
-            tokio::task::yield_now().await;
+            self.turn.pass().await;
             match self.read().now_or_never() {
                 Some(Ok(true)) => {}
                 Some(Ok(false)) | None => break,
