@@ -52,6 +52,8 @@ pub(super) struct Events {
     ended: bool,
     entry: Option<Entry>,
     turn: Turn,
+    /// Why it broke off, behind what is ready.
+    broke: Option<String>,
 }
 
 impl Events {
@@ -70,6 +72,7 @@ impl Events {
             ended: false,
             entry: None,
             turn: Turn::default(),
+            broke: None,
         }
     }
 
@@ -104,17 +107,19 @@ impl Events {
     }
 
     /// Takes what has arrived meanwhile, so that under load several events leave in one write; waits for nothing.
-    async fn gather(&mut self) -> Result<(), String> {
+    async fn gather(&mut self) {
         for _ in 0..GATHERED {
             // The connection's own task hands over one piece at a time, and only while this one does not run.
             self.turn.pass().await;
             match self.read().now_or_never() {
                 Some(Ok(true)) => {}
                 Some(Ok(false)) | None => break,
-                Some(Err(why)) => return Err(why),
+                Some(Err(why)) => {
+                    self.broke = Some(why);
+                    break;
+                }
             }
         }
-        Ok(())
     }
 
     fn look(&mut self, frame: &[u8]) -> crate::dialect::Seen {
@@ -206,6 +211,9 @@ impl Events {
                 }
                 return Some(Ok(bytes));
             }
+            if let Some(why) = self.broke.take() {
+                return Some(Err(self.broken(ErrorKind::Upstream, &why).await));
+            }
             if self.ended {
                 self.settle().await;
                 return None;
@@ -213,9 +221,7 @@ impl Events {
             match timeout(SILENCE.min(self.idle), self.read()).await {
                 Ok(Ok(_)) => {
                     silent = Duration::ZERO;
-                    if let Err(why) = self.gather().await {
-                        return Some(Err(self.broken(ErrorKind::Upstream, &why).await));
-                    }
+                    self.gather().await;
                 }
                 Ok(Err(why)) => return Some(Err(self.broken(ErrorKind::Upstream, &why).await)),
                 Err(_) => {
