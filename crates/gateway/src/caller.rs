@@ -46,6 +46,8 @@ pub struct Caller {
     pub zdr: bool,
     /// Where the ledger tells what becomes of the request, for those around its handler.
     pub outcome: Option<Outcome>,
+    /// The number of the first provider that is asked, where others were asked for the same request before.
+    pub step: u32,
 }
 
 impl Caller {
@@ -77,6 +79,7 @@ impl Default for Caller {
             trace: None,
             zdr: false,
             outcome: None,
+            step: 0,
         }
     }
 }

@@ -183,8 +183,8 @@ impl Logs {
         let dropped = &self.0.dropped;
         let running = self.running();
         let Some(Running { queue, .. }) = &*running else { return };
-        if QUEUE - queue.capacity() >= QUEUE_WITH_PAYLOADS && pending.strip() {
-            dropped.payloads.fetch_add(1, Ordering::Relaxed);
+        if QUEUE - queue.capacity() >= QUEUE_WITH_PAYLOADS {
+            dropped.payloads.fetch_add(pending.strip(), Ordering::Relaxed);
         }
         dropped.waiting.fetch_add(1, Ordering::Relaxed);
         if queue.try_send(pending).is_err() {

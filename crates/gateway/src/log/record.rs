@@ -118,9 +118,9 @@ pub(super) struct Keep {
 }
 
 impl Pending {
-    /// Lets the payloads go; whether there were any.
-    pub(super) fn strip(&mut self) -> bool {
-        self.request.take().is_some() | self.response.take().is_some()
+    /// Lets the payloads go; gives how many there were.
+    pub(super) fn strip(&mut self) -> u64 {
+        u64::from(self.request.take().is_some()) + u64::from(self.response.take().is_some())
     }
 }
 

@@ -515,6 +515,49 @@ async fn a_store_that_is_locked_costs_payloads_first_then_records_and_never_entr
 }
 
 #[tokio::test]
+async fn a_store_that_is_full_costs_payloads_and_has_all_records_and_entries_when_there_is_room_again() {
+    let fixture = Fixture::sqlite(Defaults { payloads: true, ..Defaults::default() }).await;
+    let pages = async |most: &'static str| {
+        let sql = format!("PRAGMA max_page_count = {most}");
+        fixture.store.write(move |work| work.query(&sql, &[]).map(|_| ())).await.unwrap();
+    };
+    let fill = async || {
+        let sql =
+            "INSERT INTO gateway_log_payloads (log, side, form, body, cut) VALUES ('x', 'x', 'x', ?1, 0)";
+        let body = store::Value::from("x".repeat(1 << 20));
+        fixture.store.write(move |work| work.execute(sql, &[body])).await
+    };
+    // No fewer than there are.
+    pages("1").await;
+    assert!(matches!(fill().await, Err(store::Error::Full)));
+    let trace = fixture.trace(Asked::default()).await;
+    let entry = fixture.enter(&trace, "r").await;
+    trace.answered(fine("application/json"));
+    let settling = tokio::spawn(entry.settle(Some(USAGE)));
+    for _ in 0..300 {
+        let trace = fixture.trace(Asked { path: "p".repeat(500), ..Asked::default() }).await;
+        trace.request(&BODY.into());
+        trace.answered(Answered { status: 429, ..Answered::default() });
+        trace.ended(false);
+    }
+    trace.ended(false);
+    // Writes are done in their order, so those of the logs were tried meanwhile.
+    for _ in 0..50 {
+        assert!(matches!(fill().await, Err(store::Error::Full)));
+    }
+    assert!(fixture.gateway.logs().waiting() > 0);
+    pages("1000000").await;
+    settling.await.unwrap();
+    assert_eq!(fixture.all().await.len(), 301);
+    let (payloads, records) = fixture.gateway.logs().dropped();
+    let kept = fixture.rows("gateway_log_payloads").await as u64;
+    assert!(payloads > 0 && records == 0, "{payloads} payloads and {records} records were let go");
+    assert_eq!(kept + payloads, 300);
+    let lines = fixture.gateway.usage(Question::default()).await.unwrap();
+    assert_eq!((lines[0].requests, lines[0].open), (1, 0));
+}
+
+#[tokio::test]
 async fn records_that_wait_when_the_process_ends_are_written_first() {
     let fixture = Fixture::sqlite(Defaults::default()).await;
     for number in 0..200 {

@@ -17,6 +17,7 @@ use crate::price::Cost;
 use crate::{Caller, KeyId, Metadata, Named, Usage};
 use bytes::Bytes;
 use std::fmt;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -88,6 +89,7 @@ struct Inner {
     key: Option<KeyId>,
     metadata: Metadata,
     custom_cost: bool,
+    first_step: u32,
     /// How it is kept; nothing where it is not logged.
     keep: Option<Keep>,
     redact: bool,
@@ -185,6 +187,7 @@ impl Logs {
             key: caller.key.clone(),
             metadata: caller.metadata.clone(),
             custom_cost: caller.custom_cost.is_some(),
+            first_step: caller.step,
             keep,
             redact: settings.redaction(&defaults),
             export: Arc::clone(&settings.otel.0),
@@ -327,7 +330,7 @@ impl Trace {
             first_byte: state.first_byte.map(|first| millis(first.saturating_sub(self.0.began))),
             status: answered.status,
             cached: answered.cached,
-            step: 0,
+            step: self.0.first_step,
             tokens_in: None,
             tokens_cached: None,
             tokens_out: None,
@@ -369,7 +372,7 @@ impl Trace {
             // A client that left after all was told made no difference to the answer.
             status: end.status.unwrap_or(if whole.status == LEFT { 200 } else { whole.status }),
             cached: answers && whole.cached,
-            step: u32::try_from(number).unwrap_or(u32::MAX),
+            step: u32::try_from(number).unwrap_or(u32::MAX).saturating_add(self.0.first_step),
             tokens_in: usage.map(|usage| usage.input),
             tokens_cached: usage.and_then(|usage| usage.cached_input),
             tokens_out: usage.map(|usage| usage.output),
@@ -387,14 +390,15 @@ impl Trace {
             self.0.logs.0.exporter.push(&self.0.export, span);
         }
         let Some(keep) = self.0.keep else { return };
-        let lost = answers && (state.request.dropped || state.response.dropped);
-        if lost {
-            self.0.logs.0.dropped.payloads.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        if answers {
+            let lost = u64::from(state.request.dropped) + u64::from(state.response.dropped);
+            self.0.logs.0.dropped.payloads.fetch_add(lost, Ordering::Relaxed);
         }
         let (mut request, mut response) = (None, None);
         if answers {
-            request = state.request.take();
-            response = state.response.take();
+            let is_there = |payload: &super::capture::Payload| !payload.bytes.is_empty();
+            request = state.request.take().filter(is_there);
+            response = state.response.take().filter(is_there);
         }
         // An answer that broke off is not all of it.
         if let Some(response) = &mut response {
