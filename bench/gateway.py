@@ -163,7 +163,8 @@ class LiteLlm(Gateway):
         port = free_port()
         self.address = f"127.0.0.1:{port}"
         self.start([options.litellm, "--config", config, "--host", "127.0.0.1", "--port", port, "--num_workers", "1"],
-                   {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_TELEMETRY": "False"})
+                   {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_TELEMETRY": "False",
+                    "LITELLM_DANGEROUSLY_PERMIT_WEAK_OR_UNSET_MASTER_KEY": "true"})
 
 
 class Portkey(Gateway):

@@ -2,6 +2,7 @@
 import importlib.util
 import json
 import os
+import secrets
 import subprocess
 import sys
 import time
@@ -11,6 +12,8 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
+# What the proxy asks for, which does not start without.
+KEY = "sk-" + secrets.token_hex(16)
 _spec = importlib.util.spec_from_file_location("hearth_servers", HERE.parent / "python" / "conftest.py")
 servers = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(servers)
@@ -37,7 +40,7 @@ def litellm_proxy(coder, tmp_path_factory):
     (folder / "config.yaml").write_text(json.dumps({"model_list": [{"model_name": "coder", "litellm_params": settings}]}))
     log = open(folder / "log", "wb")
     command = [Path(sys.executable).parent / "litellm", "--config", folder / "config.yaml", "--host", "127.0.0.1", "--port", str(port)]
-    environment = {**os.environ, "LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_TELEMETRY": "False"}
+    environment = {**os.environ, "LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_TELEMETRY": "False", "LITELLM_MASTER_KEY": KEY}
     process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
     base = f"http://127.0.0.1:{port}"
     try:
@@ -78,12 +81,12 @@ base-url = "{coder.base}/v1"
 
 [providers.custom-litellm]
 base-url = "{litellm_proxy}/v1"
-keys = [{{ key = "sk-unused" }}]
+keys = [{{ key = "{KEY}" }}]
 
 [providers.custom-litellm-messages]
 base-url = "{litellm_proxy}/v1"
 dialect = "anthropic"
-keys = [{{ key = "sk-unused" }}]
+keys = [{{ key = "{KEY}" }}]
 """
     )
     front = servers.Server(folder, "--config", str(settings))

@@ -49,7 +49,7 @@ def test_a_forced_tool_is_called(client, model):
     messages = [{"role": "user", "content": "What is the weather in Oslo?"}]
     if model.startswith("llamacpp"):
         choice = "required"  # llama.cpp knows no named choice.
-    answer = client.chat.completions.create(model=model, messages=messages, tools=[TOOL], tool_choice=choice, max_tokens=64, temperature=0)
+    answer = client.chat.completions.create(model=model, messages=messages, tools=[TOOL], tool_choice=choice, max_tokens=256, temperature=0)
     call = answer.choices[0].message.tool_calls[0]
     assert call.function.name == "weather"
     assert "city" in json.loads(call.function.arguments)
@@ -58,8 +58,9 @@ def test_a_forced_tool_is_called(client, model):
 @pytest.mark.parametrize("model", ["llamacpp/coder", "custom-litellm/coder", "custom-litellm-messages/coder"])
 def test_anthropics_client_reaches_them_all(front, model):
     client = anthropic.Anthropic(base_url=front.base, api_key="unused", max_retries=0)
-    message = client.messages.create(model=model, messages=ASK, max_tokens=16, temperature=0)
-    with client.messages.stream(model=model, messages=ASK, max_tokens=16, temperature=0) as stream:
+    asked = {"model": model, "messages": ASK, "max_tokens": 16, "extra_body": {"temperature": 0}}
+    message = client.messages.create(**asked)
+    with client.messages.stream(**asked) as stream:
         text = "".join(stream.text_stream)
         last = stream.get_final_message()
     assert text == message.content[0].text != ""
@@ -105,6 +106,6 @@ def test_each_request_has_one_entry_with_the_usage_that_was_told(front, client):
     before = entries()
     usage = client.chat.completions.create(model="llamacpp/coder", messages=ASK, max_tokens=8, temperature=0).usage
     after = entries()["llamacpp"]
-    had = before.get("llamacpp", {"requests": 0, "output": 0})
+    had = before.get("llamacpp", {"requests": 0, "output_tokens": 0})
     assert after["requests"] == had["requests"] + 1
-    assert after["output"] == had["output"] + usage.completion_tokens
+    assert after["output_tokens"] == had["output_tokens"] + usage.completion_tokens

@@ -10,7 +10,6 @@ use crate::scan::{Field, Scan};
 use crate::usage::Usage;
 use memchr::memmem;
 use serde::Deserialize;
-use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
@@ -61,13 +60,18 @@ pub(super) fn usage_of_event(members: &Scan, data: &[u8]) -> Option<Map<String, 
     }
 }
 
-/// Whether a chunk that tells usage tells nothing else: its choices are none.
+/// Whether a chunk that tells usage tells nothing else: its choices are none, or say nothing (LiteLLM's have an empty
+/// delta there).
 pub(super) fn is_usage_only(data: &[u8]) -> bool {
     #[derive(Deserialize)]
     struct Chunk {
-        choices: Vec<IgnoredAny>,
+        choices: Vec<Map<String, Value>>,
     }
-    serde_json::from_slice::<Chunk>(data).is_ok_and(|chunk| chunk.choices.is_empty())
+    let says = |(name, value): (&String, &Value)| {
+        name != "index" && !value.is_null() && !value.as_object().is_some_and(Map::is_empty)
+    };
+    let chunk = serde_json::from_slice::<Chunk>(data);
+    chunk.is_ok_and(|chunk| !chunk.choices.iter().any(|choice| choice.iter().any(says)))
 }
 
 /// The event with which a response ends that failed.

@@ -164,8 +164,10 @@ fn seen(dialect: Dialect, frame: &str) -> Seen {
 
 #[test]
 fn the_chunk_of_usage_alone_and_the_last_event_are_known() {
-    let usage = format!("data: {{\"choices\":[],\"usage\":{USAGE}}}\n\n");
-    assert_eq!(seen(Dialect::OpenAi, &usage), Seen { usage_only: true, usage: true, last: false });
+    for choices in [r"[]", r#"[{"index":0,"delta":{}}]"#, r#"[{"delta":{},"finish_reason":null}]"#] {
+        let usage = format!("data: {{\"choices\":{choices},\"usage\":{USAGE}}}\n\n");
+        assert_eq!(seen(Dialect::OpenAi, &usage), Seen { usage_only: true, usage: true, last: false });
+    }
     let finish = format!("data: {{\"choices\":[{{\"finish_reason\":\"stop\"}}],\"usage\":{USAGE}}}\n\n");
     assert_eq!(seen(Dialect::OpenAi, &finish), Seen { usage_only: false, usage: true, last: false });
     assert!(seen(Dialect::OpenAi, "data: [DONE]\n\n").last);
