@@ -16,17 +16,36 @@ pub struct Account {
     pub created: u64,
 }
 
-/// Ids that stand where accounts do in a path and mean something else there.
-const RESERVED: &[&str] = &[
+/// Ids that stand where accounts do in a path and mean something else there, here or in the APIs of OpenAI and Anthropic.
+pub const RESERVED: &[&str] = &[
+    "assistants",
+    "audio",
+    "batches",
     "chat",
     "completions",
+    "containers",
+    "conversations",
     "detokenize",
     "embeddings",
+    "evals",
+    "files",
+    "fine_tuning",
+    "images",
     "messages",
     "models",
+    "moderations",
+    "organization",
+    "organizations",
+    "realtime",
     "rerank",
     "responses",
+    "runs",
+    "skills",
+    "threads",
     "tokenize",
+    "uploads",
+    "vector_stores",
+    "videos",
 ];
 
 /// Longest id.

@@ -41,6 +41,13 @@ pub(crate) struct Directory {
     pub(crate) spending: usize,
 }
 
+impl Directory {
+    /// Counted up by every change.
+    pub(crate) const fn version(&self) -> i64 {
+        self.version
+    }
+}
+
 /// What is known, and when it was last looked at.
 #[derive(Default)]
 pub(crate) struct Known {

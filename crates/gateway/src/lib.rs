@@ -20,6 +20,7 @@ mod outcome;
 pub mod policy;
 pub mod price;
 pub mod provider;
+pub mod route;
 pub mod scan;
 pub mod secret;
 mod settings;
@@ -27,7 +28,7 @@ pub mod sse;
 pub mod upstream;
 mod usage;
 
-pub use account::Account;
+pub use account::{Account, RESERVED};
 pub use caller::{Caller, DEFAULT, KeyId, Metadata};
 pub use key::{Budget, Key, Limits, NewKey, Scopes, Secret};
 pub use outcome::{Outcome, Seen};
@@ -48,7 +49,8 @@ use store::{Part, Store};
 const TABLES: Part = Part { name: "gateway", steps: &[include_str!("tables_1.sql")] };
 
 /// The tables.
-pub const PARTS: [Part; 5] = [TABLES, byok::TABLES, custom::TABLES, log::TABLES, policy::TABLES];
+pub const PARTS: [Part; 6] =
+    [TABLES, byok::TABLES, custom::TABLES, log::TABLES, policy::TABLES, route::TABLES];
 
 /// Everything the gateway knows and keeps. Clones are the same one.
 #[derive(Clone)]
@@ -66,6 +68,7 @@ struct Inner {
     answers: policy::cache::Answers,
     /// Where the keys lie with which providers' keys are sealed.
     secrets: OnceLock<byok::SecretPlace>,
+    ready: route::Ready,
 }
 
 impl Gateway {
@@ -90,6 +93,7 @@ impl Gateway {
             rates: policy::rate::Rates::default(),
             answers: policy::cache::Answers::default(),
             secrets: OnceLock::new(),
+            ready: route::Ready::default(),
         })))
     }
 
@@ -121,6 +125,10 @@ impl Gateway {
 
     fn answers(&self) -> &policy::cache::Answers {
         &self.0.answers
+    }
+
+    fn ready(&self) -> &route::Ready {
+        &self.0.ready
     }
 
     fn now(&self) -> u64 {

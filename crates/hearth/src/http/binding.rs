@@ -7,12 +7,14 @@
 
 use super::App;
 use super::body::{Head, read};
-use super::refusal::{Answered, Refusal};
+use super::refusal::{Answered, Refusal, json};
 use super::workers_ai::{Form, Parameters, answer, parameters};
-use axum::extract::{Request, State};
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, Request, State};
 use axum::http::header::{self, HeaderName, HeaderValue};
 use axum::http::uri::PathAndQuery;
 use axum::http::{self, Uri};
+use gateway::Caller;
 use protocol::workers_ai::binding;
 use protocol::{Error, ErrorKind};
 use std::sync::Arc;
@@ -36,9 +38,23 @@ pub(super) async fn no_markdown() -> Refusal {
     unsupported("AI.toMarkdown is not supported by this server")
 }
 
-/// `/ai-gateway/…`, except `run`.
+/// `GET /ai-gateway/gateways/{gateway}/url/{provider}`: where a gateway's paths begin.
+pub(super) async fn url(path: Result<Path<(String, String)>, PathRejection>, request: Request) -> Answered {
+    let Path((_, provider)) =
+        path.map_err(|error| Error::new(ErrorKind::RouteNotFound, error.body_text()))?;
+    let caller: &Caller = request.extensions().get().expect("the front says who asks");
+    let host = request.headers().get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or("localhost");
+    let mut url = format!("http://{host}/v1/{}/{}", caller.account, caller.gateway);
+    if provider != "universal" {
+        url.push('/');
+        url.push_str(&provider);
+    }
+    Ok(json(serde_json::json!({"result": {"url": url}}).to_string()))
+}
+
+/// `/ai-gateway/…`, except what has a route of its own.
 pub(super) async fn no_gateway() -> Refusal {
-    unsupported("AI.gateway is not supported by this server; call AI.run for the models here")
+    unsupported("This part of AI.gateway is not supported by this server")
 }
 
 fn unsupported(message: &str) -> Refusal {

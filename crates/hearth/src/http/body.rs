@@ -111,6 +111,16 @@ impl Body {
         aside(move || parse(self.bytes())).await
     }
 
+    /// Bytes that came another way, with their room.
+    pub(super) fn holding(bytes: Bytes, held: Held) -> Self {
+        Self { bytes, _held: Arc::new(held) }
+    }
+
+    /// Other bytes in its place, which hold its room on.
+    pub(super) fn edited(&self, bytes: Bytes) -> Self {
+        Self { bytes, _held: Arc::clone(&self._held) }
+    }
+
     /// Whether what is in it takes long to look at.
     pub(super) const fn is_large(&self) -> bool {
         self.bytes.len() > PARSE_HERE
@@ -150,12 +160,22 @@ pub(super) async fn read(app: &App, request: Request) -> Result<(Head, Body), Er
     Ok((Head { headers: parts.headers, caller, trail }, body))
 }
 
-/// Reads the body of a request before its handler does, which then finds it there.
-pub(super) async fn ahead(app: &App, request: Request) -> Result<(Request, Body), Error> {
+/// Reads the body of a request before its handler does, which then finds it there. What cannot be read leaves the request
+/// without it.
+pub(super) async fn ahead(app: &App, request: Request) -> Result<(Request, Body), (Request, Error)> {
+    // A request within a request brings it.
+    if let Some(body) = request.extensions().get::<Body>() {
+        let body = body.clone();
+        return Ok((request, body));
+    }
     let (mut parts, body) = request.into_parts();
-    let body = body_of(&app.config, &app.room, &parts.headers, body.into_data_stream()).await?;
-    parts.extensions.insert(body.clone());
-    Ok((Request::from_parts(parts, Sent::empty()), body))
+    match body_of(&app.config, &app.room, &parts.headers, body.into_data_stream()).await {
+        Ok(body) => {
+            parts.extensions.insert(body.clone());
+            Ok((Request::from_parts(parts, Sent::empty()), body))
+        }
+        Err(error) => Err((Request::from_parts(parts, Sent::empty()), error)),
+    }
 }
 
 async fn body_of(

@@ -6,8 +6,10 @@
 //! of `--api-key`, which may do everything in every account, or one from the store, which belongs to an account. From
 //! the first key on one is needed, be there an `--api-key` or not.
 
+use super::dispatch::Behind;
 use super::refusal::{Dialect, Refusal};
-use super::{App, fresh_id, policy, routes};
+use super::socket::{KEY_PROTOCOL, Shown};
+use super::{App, fresh_id, routes};
 use axum::extract::{MatchedPath, Request, State};
 use axum::http::uri::Authority;
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
@@ -22,7 +24,15 @@ use std::net::IpAddr;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
-pub(super) async fn front(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
+/// What the front knows: the server, and the routes behind itself.
+#[derive(Clone)]
+pub(super) struct Front {
+    pub(super) app: Arc<App>,
+    pub(super) behind: Behind,
+}
+
+pub(super) async fn front(State(front): State<Front>, mut request: Request, next: Next) -> Response {
+    let Front { app, behind } = front;
     let dialect = Dialect::spoken(request.uri().path(), request.headers());
     let method = request.method().clone();
     let path = request.uri().path().to_owned();
@@ -33,12 +43,12 @@ pub(super) async fn front(State(app): State<Arc<App>>, mut request: Request, nex
     let mut response = match admitted {
         Err(error) => Refusal(error).into_response(),
         Ok(()) => {
-            let passed = policy::pass(&app, route.as_deref(), request, next);
-            let answered = AssertUnwindSafe(passed).catch_unwind().await.unwrap_or_else(|_| {
+            request.extensions_mut().insert(behind);
+            AssertUnwindSafe(next.run(request)).catch_unwind().await.unwrap_or_else(|_| {
                 // The panic hook has logged the cause.
-                Err(Error::new(ErrorKind::Internal, "The server failed on this request"))
-            });
-            answered.unwrap_or_else(|error| Refusal(error).into_response())
+                let error = Error::new(ErrorKind::Internal, "The server failed on this request");
+                Refusal(error).into_response()
+            })
         }
     };
     if let Some(error) = response.extensions_mut().remove::<Error>() {
@@ -80,12 +90,7 @@ async fn admit(app: &App, request: &mut Request, route: Option<&str>) -> Result<
         }
     };
     let headers = request.headers();
-    if let Some(json) = headers.get(METADATA) {
-        caller.metadata = Metadata::parse(json.to_str().unwrap_or_default());
-    }
-    if let Some(json) = headers.get(CUSTOM_COST) {
-        caller.custom_cost = Some(CustomCost::parse(json.to_str().unwrap_or_default())?);
-    }
+    described(&mut caller, headers)?;
     let named = headers.get(GATEWAY).and_then(|id| id.to_str().ok());
     let in_path = route.filter(|route| !route.starts_with(CONTROL));
     let in_path = in_path.and_then(|route| parameter(route, request.uri().path(), "{gateway}"));
@@ -101,6 +106,20 @@ async fn admit(app: &App, request: &mut Request, route: Option<&str>) -> Result<
     request.extensions_mut().insert(caller);
     Ok(())
 }
+
+/// What headers say of a request: metadata, and what it costs.
+pub(super) fn described(caller: &mut Caller, headers: &HeaderMap) -> Result<(), Error> {
+    if let Some(json) = headers.get(METADATA) {
+        caller.metadata = Metadata::parse(json.to_str().unwrap_or_default());
+    }
+    if let Some(json) = headers.get(CUSTOM_COST) {
+        caller.custom_cost = Some(CustomCost::parse(json.to_str().unwrap_or_default())?);
+    }
+    Ok(())
+}
+
+/// Where a browser that opens a WebSocket can show a key.
+const PROTOCOLS: &str = "sec-websocket-protocol";
 
 /// Names the gateway that holds for a request.
 const GATEWAY: &str = "cf-aig-gateway-id";
@@ -123,7 +142,7 @@ async fn keyed(
     let open = routes::OPEN.contains(&path);
     for (header, key) in shown(request.headers()) {
         if app.config.api_key.as_deref().is_some_and(|ours| is_same(ours, &key)) {
-            request.headers_mut().remove(header);
+            hide(request, header);
             // It manages all accounts, and asks for the one it names, where there is such.
             let named = match (gateway, account) {
                 (Some(gateway), Some(account)) => {
@@ -136,7 +155,7 @@ async fn keyed(
         }
         let Some(gateway) = gateway else { continue };
         if let Some(key) = gateway.authenticate(&key).await? {
-            request.headers_mut().remove(header);
+            hide(request, header);
             return allowed(&key, account.as_deref(), route, open);
         }
     }
@@ -147,6 +166,21 @@ async fn keyed(
         ErrorKind::Unauthorized,
         "No valid API key was given; send it as 'Authorization: Bearer KEY'",
     ))
+}
+
+/// Takes away a header that showed a key.
+fn hide(request: &mut Request, header: &'static str) {
+    let value = request.headers_mut().remove(header);
+    // The answer to one who opens a WebSocket must name the protocol.
+    if let Some(value) = value.filter(|_| header == PROTOCOLS) {
+        let protocols = value.as_bytes().split(|byte| *byte == b',').map(<[u8]>::trim_ascii);
+        let shown = protocols
+            .filter(|name| name.starts_with(KEY_PROTOCOL.as_bytes()))
+            .find_map(|name| HeaderValue::from_bytes(name).ok());
+        if let Some(shown) = shown {
+            request.extensions_mut().insert(Shown(shown));
+        }
+    }
 }
 
 /// Holds a key to its account and scopes.
@@ -173,7 +207,7 @@ pub(super) fn parameter<'a>(route: &str, path: &'a str, name: &str) -> Option<&'
 }
 
 /// Compares digests, and all of both, so that time tells nothing about the key.
-fn is_same(ours: &str, shown: &[u8]) -> bool {
+pub(super) fn is_same(ours: &str, shown: &[u8]) -> bool {
     let wanted = Sha256::digest(ours.as_bytes());
     wanted.iter().zip(Sha256::digest(shown)).fold(0, |sum, (a, b)| sum | (a ^ b)) == 0
 }
@@ -185,10 +219,15 @@ fn shown(headers: &HeaderMap) -> Vec<(&'static str, Vec<u8>)> {
         let (scheme, rest) = value(name)?.split_at_checked(7)?;
         scheme.eq_ignore_ascii_case(b"bearer ").then(|| (name, rest.trim_ascii().to_vec()))
     };
+    let protocols = value(PROTOCOLS).unwrap_or_default().split(|byte| *byte == b',').map(<[u8]>::trim_ascii);
+    let by_protocol = protocols
+        .filter_map(|name| name.strip_prefix(KEY_PROTOCOL.as_bytes()))
+        .map(|key| (PROTOCOLS, key.to_vec()));
     let bare = |name| value(name).map(|value| (name, value.to_vec()));
     ["cf-aig-authorization", "authorization"]
         .into_iter()
         .filter_map(bearer)
+        .chain(by_protocol)
         .chain(["x-api-key", "api-key"].into_iter().filter_map(bare))
         .collect()
 }

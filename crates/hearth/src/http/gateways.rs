@@ -51,6 +51,43 @@ fn one(named: &Arc<Named>) -> Response {
     enveloped(&named.object(time_text), None)
 }
 
+/// Which part of a list is asked for.
+pub(super) struct Page {
+    pub(super) page: usize,
+    pub(super) per_page: usize,
+}
+
+impl Page {
+    pub(super) fn of(query: &[(String, String)]) -> Result<Self, Error> {
+        let number = |name: &str, otherwise: usize, most: usize| match find(query, name) {
+            None => Ok(otherwise),
+            Some(text) => text.parse().ok().filter(|number| (1..=most).contains(number)).ok_or_else(|| {
+                Error::invalid(
+                    name,
+                    format!("Invalid value for '{name}': expected a number from 1 to {most}"),
+                )
+            }),
+        };
+        Ok(Self {
+            page: number("page", 1, usize::MAX)?,
+            per_page: number("per_page", PER_PAGE.0, PER_PAGE.1)?,
+        })
+    }
+
+    /// That part, and what is told about it.
+    pub(super) fn cut(&self, all: Vec<Value>) -> (Vec<Value>, Value) {
+        let Self { page, per_page } = *self;
+        let total = all.len();
+        let shown: Vec<Value> =
+            all.into_iter().skip((page - 1).saturating_mul(per_page)).take(per_page).collect();
+        let info = value!({
+            "page": page, "per_page": per_page, "count": shown.len(), "total_count": total,
+            "total_pages": total.div_ceil(per_page),
+        });
+        (shown, info)
+    }
+}
+
 /// `GET …/gateways`. A page past the end is empty: clients ask until they see one.
 pub(super) async fn list(State(app): State<Arc<App>>, account: Named1, query: Parameters) -> Answered {
     let (gateway, account, query) = (gateway(&app)?, path(account)?, parameters(query)?);
@@ -67,19 +104,7 @@ pub(super) fn page(
     query: &[(String, String)],
     found: impl ExactSizeIterator<Item = Value>,
 ) -> Result<Response, Refusal> {
-    let number = |name: &str, otherwise: usize, most: usize| match find(query, name) {
-        None => Ok(otherwise),
-        Some(text) => text.parse().ok().filter(|number| (1..=most).contains(number)).ok_or_else(|| {
-            Error::invalid(name, format!("Invalid value for '{name}': expected a number from 1 to {most}"))
-        }),
-    };
-    let (page, per_page) = (number("page", 1, usize::MAX)?, number("per_page", PER_PAGE.0, PER_PAGE.1)?);
-    let total = found.len();
-    let shown: Vec<Value> = found.skip((page - 1).saturating_mul(per_page)).take(per_page).collect();
-    let info = value!({
-        "page": page, "per_page": per_page, "count": shown.len(), "total_count": total,
-        "total_pages": total.div_ceil(per_page),
-    });
+    let (shown, info) = Page::of(query)?.cut(found.collect());
     Ok(enveloped(&Value::Array(shown), Some(info)))
 }
 

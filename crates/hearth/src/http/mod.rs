@@ -9,6 +9,7 @@ mod billing;
 mod binding;
 mod body;
 mod custom_providers;
+mod dispatch;
 mod front;
 mod gateways;
 mod logged;
@@ -23,12 +24,17 @@ mod providers;
 mod refusal;
 mod rerank;
 mod responses;
+mod routed;
 mod routes;
+mod routes_of_gateways;
+mod runs;
 mod serve;
+mod socket;
 mod sse;
 mod status;
 mod tokenize;
 mod trail;
+mod universal;
 mod workers_ai;
 
 pub use serve::serve;
@@ -43,6 +49,7 @@ use gateway::provider::{Configured, Providers};
 use protocol::{Backend, Error, ModelInfo, no_such_model};
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::{Semaphore, watch};
 
 /// How the server listens and what it lets in.
 #[derive(Clone, Debug)]
@@ -67,6 +74,8 @@ pub struct Config {
     pub write_idle: Duration,
     /// Longest silence of a stream before a comment is sent.
     pub stream_silence: Duration,
+    /// How long a stream that can be read on is kept after its end, or without a reader.
+    pub resume: Duration,
     /// How long running requests may go on after shutdown was asked for.
     pub grace: Duration,
     /// Connections open at once; more wait to be accepted.
@@ -92,6 +101,7 @@ impl Default for Config {
             first_request: Duration::from_secs(60),
             write_idle: Duration::from_secs(120),
             stream_silence: Duration::from_secs(15),
+            resume: Duration::from_secs(330),
             grace: Duration::from_secs(10),
             max_connections: 4096,
             proxy: None,
@@ -112,6 +122,12 @@ struct App {
     gateway: Option<Gateway>,
     clock: Arc<dyn Clock>,
     metrics: metrics::Metrics,
+    /// Streams that can be read on.
+    runs: runs::Runs,
+    /// Room for WebSockets, one permit each.
+    sockets: Arc<Semaphore>,
+    /// Ends when no more connections are taken.
+    stopped: watch::Receiver<()>,
 }
 
 impl App {

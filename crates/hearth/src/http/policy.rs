@@ -12,24 +12,36 @@ mod limits;
 mod retention;
 
 use super::body::{Body, ahead};
-use super::refusal::Dialect;
+use super::dispatch::Nested;
+use super::refusal::{Dialect, Refusal};
+use super::routed::Named;
 use super::trail::Trail;
-use super::{App, logged, routes};
-use axum::extract::Request;
+use super::{App, logged, routed, routes, runs};
+use axum::extract::{MatchedPath, Request, State};
 use axum::middleware::Next;
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 use gateway::{Caller, Outcome};
 use protocol::Error;
 use std::sync::Arc;
 
+/// What stands between the front and every handler.
+pub(super) async fn policy(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
+    let route = request.extensions().get::<MatchedPath>().map(|path| path.as_str().to_owned());
+    let resumable = route.as_deref().is_some_and(|route| runs::wanted(&app, route, &request));
+    let caller = resumable.then(|| request.extensions().get::<Caller>().cloned()).flatten();
+    let passed = pass(&app, route.as_deref(), request, next).await;
+    match (passed, caller) {
+        (Err(error), _) => Refusal(error).into_response(),
+        (Ok(response), None) => response,
+        (Ok(response), Some(caller)) => runs::keep(&app, &caller, response),
+    }
+}
+
 /// Passes a request on to its handler.
-pub(super) async fn pass(
-    app: &Arc<App>,
-    route: Option<&str>,
-    mut request: Request,
-    next: Next,
-) -> Result<Response, Error> {
-    if let Some(key) = limits::key(&request, route)
+async fn pass(app: &Arc<App>, route: Option<&str>, request: Request, next: Next) -> Result<Response, Error> {
+    // A key's limit counts what the client asks, and not what is asked for that.
+    if request.extensions().get::<Nested>().is_none()
+        && let Some(key) = limits::key(&request, route)
         && let Some(refused) = limits::of_key(app, &key).await
     {
         return Ok(refused);
@@ -38,8 +50,27 @@ pub(super) async fn pass(
         return Ok(next.run(request).await);
     };
     let dialect = Dialect::spoken(request.uri().path(), request.headers());
+    let named = routed::named(route, &request);
+    let (mut request, body) = match ahead(app, request).await {
+        Ok((request, body)) => (request, Ok(body)),
+        Err((request, error)) => (request, Err(error)),
+    };
+    if let Ok(body) = &body {
+        // Each model that a route asks comes here again, as a request of its own, and is logged as such.
+        let asked = match named {
+            Named::No => None,
+            Named::Yes(asked) => Some(asked),
+            Named::InBody => routed::in_body(body).await,
+        };
+        if let Some(asked) = asked {
+            return routed::answer(app, asked, request, body.clone()).await;
+        }
+    }
     let followed = logged::begin(app, route, &mut request).await;
-    let answered = steps(app, request, next, followed.as_ref()).await;
+    let answered = match body {
+        Ok(body) => steps(app, request, body, next, followed.as_ref()).await,
+        Err(error) => Err(error),
+    };
     match followed {
         Some(followed) => followed.end(dialect, answered),
         None => answered,
@@ -50,17 +81,14 @@ pub(super) async fn pass(
 async fn steps(
     app: &Arc<App>,
     mut request: Request,
+    mut body: Body,
     next: Next,
     followed: Option<&logged::Followed>,
 ) -> Result<Response, Error> {
-    let follow = |body: &Body| {
-        if let Some(followed) = followed {
-            followed.body(body.bytes());
-        }
-    };
+    if let Some(followed) = followed {
+        followed.body(body.bytes());
+    }
     let Some(gateway) = &app.gateway else {
-        let (request, body) = ahead(app, request).await?;
-        follow(&body);
         return Ok(handled(request, next).await);
     };
     let caller = caller(&mut request);
@@ -73,8 +101,6 @@ async fn steps(
     let wish = if nothing_kept { None } else { cache::Wish::of(gateway, &named, &request)? };
     let rails = named.settings.guard.guardrails.as_ref();
 
-    let (mut request, mut body) = ahead(app, request).await?;
-    follow(&body);
     if !nothing_kept && wish.is_none() && rails.is_none() {
         return Ok(handled(request, next).await);
     }

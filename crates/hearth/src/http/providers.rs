@@ -9,11 +9,12 @@
 
 use super::App;
 use super::body::{Body, Head, read};
-use super::openai;
 use super::refusal::{Answered, Refusal};
+use super::workers_ai::Form;
+use super::{anthropic, openai, responses, workers_ai};
 use axum::body::Body as Sent;
 use axum::extract::{Request, State};
-use axum::http::{HeaderMap, HeaderValue, Method, header};
+use axum::http::{HeaderMap, HeaderValue, Method, Uri, header};
 use axum::response::Response;
 use bytes::Bytes;
 use gateway::call::retry::{Policy, is_passing};
@@ -22,6 +23,7 @@ use gateway::dialect::Dialect;
 use gateway::provider::Configured;
 use gateway::scan::{Edits, Field, Pieces, Scan, scan};
 use protocol::openai::upstream;
+use protocol::workers_ai::{InputAt, parse_input};
 use protocol::{DeltaStream, EmbeddingRequest, Embeddings, Error, ErrorKind, GenerateRequest};
 use serde_json::{Map, Value};
 use std::borrow::Cow;
@@ -198,6 +200,9 @@ pub(super) async fn pass(State(app): State<Arc<App>>, request: Request) -> Answe
     if slug == "compat" {
         return compat(app, asking, &body, &uri, path).await;
     }
+    if slug == "workers-ai" {
+        return workers(app, asking, body, &uri, path).await;
+    }
     let Some(proxy) = &app.config.proxy else { return Err(no_provider(slug).into()) };
     let providers = app.providers(&asking.caller.account).await?;
     let provider = providers.as_ref().and_then(|providers| providers.get(slug));
@@ -215,16 +220,13 @@ pub(super) async fn pass(State(app): State<Arc<App>>, request: Request) -> Answe
     Ok(ask(&app, proxy, &asking, method, vec![target]).await?)
 }
 
-/// `POST /v1/{account}/{gateway}/compat/chat/completions`: OpenAI's dialect in front of every provider, and of the models
-/// here as `workers-ai/MODEL`.
-async fn compat(app: Arc<App>, asking: Head, body: &Body, uri: &axum::http::Uri, path: &str) -> Answered {
-    if path.trim_start_matches("v1/") != Task::Chat.path() {
-        let message = format!("No route for that URI ({})", uri.path());
-        return Err(Refusal(Error::new(ErrorKind::RouteNotFound, message)));
-    }
-    if let Some(answer) = divert(&app, &asking, body, Task::Chat).await? {
-        return Ok(answer);
-    }
+/// `POST /v1/{account}/{gateway}/compat/…`: OpenAI's dialect in front of every provider, and of the models here as
+/// `workers-ai/MODEL`. The version may stand before the path or not.
+async fn compat(app: Arc<App>, asking: Head, body: &Body, uri: &Uri, path: &str) -> Answered {
+    let task = Task::of(path.trim_start_matches("v1/"));
+    let Some(task) = task.filter(|task| task.dialect() == Dialect::OpenAi && *task != Task::Responses) else {
+        return Err(no_path(uri));
+    };
     let bytes = body.bytes().clone();
     let found = body.scan().await?;
     let mut edits = Edits::none();
@@ -233,12 +235,63 @@ async fn compat(app: Arc<App>, asking: Head, body: &Body, uri: &axum::http::Uri,
     {
         edits.set(&found, Field::Model, &Value::from(name).to_string());
     }
-    let mut request = Request::new(Sent::from(edits.apply(&bytes).0.concat()));
+    let body = body.edited(edits.apply(&bytes).0.concat().into());
+    here(app, asking, body, uri, task).await
+}
+
+/// `POST /v1/{account}/{gateway}/workers-ai/…`: Workers AI's own routes, native (`run/MODEL`, or `MODEL` alone) and
+/// OpenAI's (`v1/…`).
+async fn workers(app: Arc<App>, asking: Head, body: Body, uri: &Uri, path: &str) -> Answered {
+    if let Some(path) = path.strip_prefix("v1/") {
+        let task = Task::of(path).ok_or_else(|| no_path(uri))?;
+        return here(app, asking, body, uri, task).await;
+    }
+    let model = percent_decoded(path.strip_prefix("run/").unwrap_or(path));
+    let model = model.filter(|model| !model.is_empty()).ok_or_else(|| no_path(uri))?;
+    let input = body.parse(parse_input).await?;
+    workers_ai::answer(&app, &asking, &model, input, Form::Rest(InputAt::Root)).await
+}
+
+/// A path whose `%XX` are what they stand for; nothing where that is no text.
+fn percent_decoded(path: &str) -> Option<String> {
+    let mut bytes = Vec::with_capacity(path.len());
+    let mut rest = path.as_bytes();
+    while let Some((first, more)) = rest.split_first() {
+        let digit = |at: usize| more.get(at).and_then(|digit| char::from(*digit).to_digit(16));
+        match (first, digit(0), digit(1)) {
+            (b'%', Some(high), Some(low)) => {
+                bytes.push(u8::try_from(high * 16 + low).expect("two hexadecimal digits are a byte"));
+                rest = &more[2..];
+            }
+            _ => {
+                bytes.push(*first);
+                rest = more;
+            }
+        }
+    }
+    String::from_utf8(bytes).ok()
+}
+
+/// Answers as the route of this dialect does.
+async fn here(app: Arc<App>, asking: Head, body: Body, uri: &Uri, task: Task) -> Answered {
+    let mut request = Request::new(Sent::empty());
     *request.uri_mut() = uri.clone();
-    request.extensions_mut().insert(asking.caller);
     *request.headers_mut() = asking.headers;
     request.headers_mut().remove(header::CONTENT_LENGTH);
-    openai::chat(State(app), request).await
+    request.extensions_mut().insert(asking.caller);
+    request.extensions_mut().insert(body);
+    match task {
+        Task::Chat => openai::chat(State(app), request).await,
+        Task::Completions => openai::completions(State(app), request).await,
+        Task::Embeddings => openai::embeddings(State(app), request).await,
+        Task::Responses => responses::create(State(app), request).await,
+        Task::Messages => anthropic::messages(State(app), request).await,
+    }
+}
+
+fn no_path(uri: &Uri) -> Refusal {
+    let shown: String = uri.path().chars().take(200).collect();
+    Refusal(Error::new(ErrorKind::RouteNotFound, format!("No route for that URI ({shown})")))
 }
 
 fn no_provider(slug: &str) -> Error {

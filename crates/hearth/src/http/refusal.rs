@@ -3,6 +3,7 @@
 use axum::body::Body;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use gateway::RESERVED;
 use protocol::{Error, ErrorKind, anthropic, openai, workers_ai};
 use std::time::Duration;
 
@@ -36,9 +37,6 @@ const ANTHROPIC_VERSION: &str = "anthropic-version";
 /// The first segments of the AI binding's paths.
 const BINDING: &[&str] = &["ai-api", "ai-gateway", "run", "to-everything"];
 
-/// What stands behind `/v1` in OpenAI's routes that may have more segments.
-const OF_OPENAI: &[&str] = &["models", "responses"];
-
 /// The dialect a path belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Dialect {
@@ -67,10 +65,14 @@ impl Dialect {
             // /v1/{account}/{gateway}/{provider}/...
             let mut segments = path.split('/').skip(2);
             if path.starts_with("/v1/")
-                && segments.next().is_some_and(|first| !OF_OPENAI.contains(&first))
-                && segments.count() >= 3
+                && segments.next().is_some_and(|first| !RESERVED.contains(&first))
+                && segments.next().is_some()
             {
-                return Self::AiGateway;
+                return match (segments.next(), segments.next()) {
+                    (Some("workers-ai"), Some("v1")) => Self::WorkersCompatible,
+                    (Some("workers-ai"), _) => Self::WorkersNative,
+                    _ => Self::AiGateway,
+                };
             }
             let messages = path.strip_prefix("/v1/").is_some_and(is_messages);
             return if messages { Self::Anthropic } else { Self::OpenAi };
@@ -117,6 +119,11 @@ impl Dialect {
             Self::Anthropic => anthropic::error::body(error, Some(request_id)),
             Self::AiGateway => workers_ai::error::body_for_ai_gateway(error),
         }
+    }
+
+    /// An error in its words, without a request's id.
+    pub(super) fn words(self, error: &Error) -> String {
+        self.body(error, "")
     }
 
     /// The data of the last event of a stream that fails: on Workers AI's paths readable for clients of either API.
@@ -182,7 +189,11 @@ mod tests {
             ("/client/v4/accounts/a/ai/run/messages", Dialect::WorkersNative),
             ("/v1/acme/default/openai/chat/completions", Dialect::AiGateway),
             ("/v1/acme/default/openai/models", Dialect::AiGateway),
-            ("/v1/acme/default/openai", Dialect::OpenAi),
+            ("/v1/acme/default/openai", Dialect::AiGateway),
+            ("/v1/acme/default", Dialect::AiGateway),
+            ("/v1/audio/speech", Dialect::OpenAi),
+            ("/v1/acme/default/workers-ai/run/@cf/x", Dialect::WorkersNative),
+            ("/v1/acme/default/workers-ai/v1/chat/completions", Dialect::WorkersCompatible),
             ("/v1/models/a/b/c", Dialect::OpenAi),
         ] {
             assert_eq!(Dialect::of(path), dialect, "{path}");

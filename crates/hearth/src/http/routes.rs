@@ -1,13 +1,16 @@
 //! The routes: one list, from which the router and the page at `/` are made.
 
+use super::dispatch::Behind;
+use super::front::Front;
 use super::refusal::Refusal;
 use super::{
-    App, anthropic, billing, binding, custom_providers, front, gateways, logs, openai, provider_configs,
-    providers, rerank, responses, status, tokenize, workers_ai,
+    App, anthropic, billing, binding, custom_providers, front, gateways, logs, openai, policy,
+    provider_configs, providers, rerank, responses, routes_of_gateways, runs, socket, status, tokenize,
+    universal, workers_ai,
 };
 use axum::Router;
 use axum::extract::Request;
-use axum::routing::{MethodRouter, any, get, post};
+use axum::routing::{MethodRouter, any, delete, get, post};
 use protocol::{Error, ErrorKind};
 use std::sync::Arc;
 
@@ -67,6 +70,16 @@ pub(super) const ROUTES: &[Route] = &[
         about: "POST  tokens of an Anthropic message",
         handler: || post(anthropic::count_tokens),
     },
+    Route {
+        path: "/v1/runs/{run}",
+        about: "DELETE  ends a stream that can be read on",
+        handler: || delete(runs::end),
+    },
+    Route {
+        path: "/v1/runs/{run}/resume",
+        about: "GET   a stream from event ?from=n on",
+        handler: || get(runs::resume),
+    },
     Route { path: "/v1/models", about: "GET   models", handler: || get(anthropic::models) },
     Route { path: "/v1/models/{*model}", about: "GET   one model", handler: || get(anthropic::model) },
     Route {
@@ -90,6 +103,16 @@ pub(super) const ROUTES: &[Route] = &[
         path: "/client/v4/accounts/{account}/ai/run/{*model}",
         about: "POST  Workers AI",
         handler: || post(workers_ai::run),
+    },
+    Route {
+        path: "/client/v4/accounts/{account}/ai/runs/{run}",
+        about: "DELETE  ends a stream that can be read on",
+        handler: || delete(runs::end),
+    },
+    Route {
+        path: "/client/v4/accounts/{account}/ai/runs/{run}/resume",
+        about: "GET   a stream from event ?from=n on",
+        handler: || get(runs::resume),
     },
     Route {
         path: "/client/v4/accounts/{account}/ai/models/search",
@@ -212,6 +235,38 @@ pub(super) const ROUTES: &[Route] = &[
         handler: || get(logs::response),
     },
     Route {
+        path: "/client/v4/accounts/{account}/ai-gateway/gateways/{id}/routes",
+        about: "GET   dynamic routes; POST makes one",
+        handler: || get(routes_of_gateways::list).post(routes_of_gateways::create),
+    },
+    Route {
+        path: "/client/v4/accounts/{account}/ai-gateway/gateways/{id}/routes/{route}",
+        about: "GET   one route; PATCH renames, DELETE removes it",
+        handler: || {
+            get(routes_of_gateways::get).patch(routes_of_gateways::update).delete(routes_of_gateways::delete)
+        },
+    },
+    Route {
+        path: "/client/v4/accounts/{account}/ai-gateway/gateways/{id}/routes/{route}/versions",
+        about: "GET   a route's versions; POST makes one",
+        handler: || get(routes_of_gateways::versions).post(routes_of_gateways::create_version),
+    },
+    Route {
+        path: "/client/v4/accounts/{account}/ai-gateway/gateways/{id}/routes/{route}/versions/{version}",
+        about: "GET   one version",
+        handler: || get(routes_of_gateways::version),
+    },
+    Route {
+        path: "/client/v4/accounts/{account}/ai-gateway/gateways/{id}/routes/{route}/deployments",
+        about: "GET   what was deployed; POST deploys a version",
+        handler: || get(routes_of_gateways::deployments).post(routes_of_gateways::deploy),
+    },
+    Route {
+        path: "/client/v4/accounts/{account}/ai-gateway/gateways/{id}/routes/{route}/explain",
+        about: "POST  which way a request would take, and why",
+        handler: || post(routes_of_gateways::explain),
+    },
+    Route {
         path: "/client/v4/accounts/{account}/ai-gateway/usage",
         about: "GET   what was used and what it cost",
         handler: || get(gateways::usage),
@@ -237,6 +292,11 @@ pub(super) const ROUTES: &[Route] = &[
         handler: || post(billing::topup),
     },
     Route {
+        path: "/v1/{account}/{gateway}",
+        about: "POST  AI Gateway's universal endpoint: requests to providers, tried in order; GET opens a WebSocket",
+        handler: || get(socket::open).post(universal::universal),
+    },
+    Route {
         path: "/v1/{account}/{gateway}/{provider}/{*path}",
         about: "ANY   AI Gateway: a provider's own API, or compat/chat/completions for every provider",
         handler: || any(providers::pass),
@@ -260,6 +320,31 @@ pub(super) const ROUTES: &[Route] = &[
         path: "/ai-gateway/gateways/{id}/logs/{log}",
         about: "GET   AI binding: getLog; PATCH: patchLog",
         handler: || get(logs::get_own).patch(logs::judge_own),
+    },
+    Route {
+        path: "/ai-gateway/run/{run}",
+        about: "DELETE  ends a stream that can be read on",
+        handler: || delete(runs::end),
+    },
+    Route {
+        path: "/ai-gateway/run/{run}/resume",
+        about: "GET   AI binding: a stream from event ?from=n on",
+        handler: || get(runs::resume),
+    },
+    Route {
+        path: "/ai-gateway/gateways/{gateway}/run/{run}/resume",
+        about: "GET   as /ai-gateway/run/{run}/resume",
+        handler: || get(runs::resume),
+    },
+    Route {
+        path: "/ai-gateway/universal/run/{gateway}",
+        about: "POST  AI binding: AI.gateway(id).run",
+        handler: || post(universal::universal),
+    },
+    Route {
+        path: "/ai-gateway/gateways/{gateway}/url/{provider}",
+        about: "GET   AI binding: AI.gateway(id).getUrl",
+        handler: || get(binding::url),
     },
     Route {
         path: "/ai-gateway/{*rest}",
@@ -306,13 +391,15 @@ pub(super) const HEALTH: &str = "/healthz";
 
 /// The router over the list, with the front before every route and behind none.
 pub(super) fn router(app: Arc<App>) -> Router {
-    ROUTES
+    let behind = ROUTES
         .iter()
         .fold(Router::new(), |router, route| router.route(route.path, (route.handler)()))
         .fallback(no_route)
         .method_not_allowed_fallback(no_method)
-        .layer(axum::middleware::from_fn_with_state(Arc::clone(&app), front::front))
-        .with_state(app)
+        .layer(axum::middleware::from_fn_with_state(Arc::clone(&app), policy::policy))
+        .with_state(Arc::clone(&app));
+    let front = Front { app, behind: Behind::new(behind.clone()) };
+    behind.layer(axum::middleware::from_fn_with_state(front, front::front))
 }
 
 async fn no_route(request: Request) -> Refusal {

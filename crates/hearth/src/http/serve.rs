@@ -5,6 +5,8 @@
 
 use super::metrics::Metrics;
 use super::patient::Patient;
+use super::runs::Runs;
+use super::socket::SOCKETS_MAX;
 use super::{App, Config, Status, binding, body, routes};
 use crate::kept::Kept;
 use axum::Router;
@@ -22,7 +24,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 
 /// How long the last ends may wait for the store.
@@ -47,6 +49,7 @@ pub async fn serve(
     listener: TcpListener,
     shutdown: impl Future,
 ) -> anyhow::Result<()> {
+    let (stop, stopped) = watch::channel(());
     let app = Arc::new(App {
         room: body::Room::new(&config),
         config,
@@ -56,6 +59,9 @@ pub async fn serve(
         gateway,
         clock: Arc::new(SystemClock::default()),
         metrics: Metrics::default(),
+        runs: Runs::default(),
+        sockets: Arc::new(Semaphore::new(SOCKETS_MAX as usize)),
+        stopped: stopped.clone(),
     });
     let sweeping = Arc::clone(&app);
     let sweeping = tokio::spawn(async move {
@@ -68,7 +74,6 @@ pub async fn serve(
         tokio::join!(sweeping.kept.sweep(), watching)
     });
     let router = routes::router(Arc::clone(&app));
-    let (stop, stopped) = watch::channel(());
     let mut connections = JoinSet::new();
     let mut shutdown = pin!(shutdown);
     loop {
@@ -88,11 +93,16 @@ pub async fn serve(
     }
     drop(listener);
     drop(stop);
-    let all_ended = async { while connections.join_next().await.is_some() {} };
+    let all_ended = async {
+        while connections.join_next().await.is_some() {}
+        // A connection that became a WebSocket has left its task.
+        let _ = app.sockets.acquire_many(SOCKETS_MAX).await;
+    };
     if tokio::time::timeout(app.config.grace, all_ended).await.is_err() {
         tracing::warn!(count = connections.len(), "connections were cut after the grace time");
         connections.shutdown().await;
     }
+    app.runs.close();
     if let Some(gateway) = &app.gateway {
         gateway.ledger().close(LEDGER_LIMIT).await;
         gateway.logs().close(LEDGER_LIMIT).await;
@@ -118,7 +128,8 @@ async fn connection(stream: TcpStream, router: Router, config: Config, mut stopp
         .timer(TokioTimer::new())
         // Also the time an idle connection waits for its next request.
         .header_read_timeout(config.keep_alive)
-        .serve_connection(TokioIo::new(Patient::new(stream, config.write_idle)), service);
+        .serve_connection(TokioIo::new(Patient::new(stream, config.write_idle)), service)
+        .with_upgrades();
     let mut connection = pin!(connection);
     let mut first = pin!(tokio::time::sleep(config.first_request));
     let (mut patient, mut serving) = (true, true);

@@ -123,7 +123,7 @@ async fn errors_have_the_form_the_binding_throws() {
         ("/run?version=2", ECHO, inputs(&json!({"prompt": "a"})), 400, 5006, "version 3"),
         ("/run?version=3&userInputs=%7B%7D", ECHO, "raw".to_owned(), 400, 5006, "streams"),
         ("/to-everything/markdown/transformer", ECHO, "{}".to_owned(), 400, 5006, "toMarkdown"),
-        ("/ai-gateway/universal/run/g", ECHO, "[]".to_owned(), 400, 5006, "AI.gateway"),
+        ("/ai-gateway/nothing", ECHO, "[]".to_owned(), 400, 5006, "AI.gateway"),
         ("/ai-api/nothing", ECHO, "{}".to_owned(), 404, 7000, "No route"),
     ] {
         let reply = server.bind(path, &[header], &body).await;

@@ -15,8 +15,12 @@ mod policy;
 mod providers;
 mod rerank;
 mod responses;
+mod routed;
+mod runs;
+mod socket;
 mod translation;
 mod transport;
+mod universal;
 mod workers_ai;
 
 use super::{Config, ModelHealth, ModelState, Status, serve};

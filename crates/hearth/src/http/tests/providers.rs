@@ -24,7 +24,7 @@ pub(super) async fn before(upstream: &Server, wishes: &[(&str, &[&str])]) -> Ser
     Server::with(Config { proxy: Some(Arc::new(proxy)), ..Config::default() }).await
 }
 
-fn asking(model: &str, prompt: &str, more: &str) -> String {
+pub(super) fn asking(model: &str, prompt: &str, more: &str) -> String {
     chat(prompt, more).replace("\"echo\"", &format!("\"{model}\""))
 }
 

@@ -1,0 +1,291 @@
+//! AI Gateway's universal endpoint on a WebSocket: `universal.create` asks, `universal.created`, `universal.stream` and
+//! `universal.done` answer; several requests may run at once, told apart by their `eventId`.
+//!
+//! Each message is one entry of the universal endpoint, and goes the same way. What fails is told by `universal.error`, a
+//! message of ours. A client that leaves ends everything that it asked for. Bounded are messages, requests at once,
+//! messages that wait to be sent, and sockets.
+
+use super::App;
+use super::body::Body;
+use super::dispatch::{Behind, status};
+use super::refusal::{Answered, Dialect};
+use super::universal::{Entry, no_gateway};
+use axum::body::to_bytes;
+use axum::extract::ws::{Message, WebSocket, WebSocketUpgrade};
+use axum::extract::{FromRequestParts, Request, State};
+use axum::http::{HeaderMap, HeaderValue, header};
+use axum::response::Response;
+use bytes::Bytes;
+use futures::StreamExt;
+use gateway::Caller;
+use gateway::sse::{self, Framer};
+use protocol::{Error, ErrorKind};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+use std::borrow::Cow;
+use std::sync::Arc;
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tokio::task::JoinSet;
+
+/// Sockets open at once.
+pub(super) const SOCKETS_MAX: u32 = 1024;
+
+/// Requests that run on one socket at once.
+const REQUESTS_MAX: usize = 32;
+
+/// Messages that wait to be sent on one socket.
+const WAITING_MAX: usize = 64;
+
+/// Largest answer that is not streamed.
+const ANSWER_MAX: usize = 64 << 20;
+
+/// Largest frame; a message may have several.
+const FRAME_MAX: usize = 16 << 20;
+
+/// What stands before a key where browsers can show one.
+pub(super) const KEY_PROTOCOL: &str = "cf-aig-authorization.";
+
+/// The protocol that showed the key, which the answer must name; the front takes the header away.
+#[derive(Clone)]
+pub(super) struct Shown(pub(super) HeaderValue);
+
+/// What all requests of a socket have in common.
+struct Session {
+    app: Arc<App>,
+    behind: Behind,
+    caller: Caller,
+    headers: HeaderMap,
+}
+
+/// `GET /v1/{account}/{gateway}` with an upgrade.
+pub(super) async fn open(State(app): State<Arc<App>>, request: Request) -> Answered {
+    if let Some(refusal) = no_gateway(&request) {
+        return Err(refusal);
+    }
+    let (mut parts, _) = request.into_parts();
+    let behind = Behind::of(&parts.extensions);
+    let caller: Caller = parts.extensions.get().cloned().expect("the front says who asks");
+    let shown = parts.extensions.get::<Shown>().map(|shown| shown.0.clone());
+    let upgrade = WebSocketUpgrade::from_request_parts(&mut parts, &()).await;
+    let mut upgrade = upgrade.map_err(|error| {
+        let message = format!("POST a list of requests here, or open a WebSocket ({})", error.body_text());
+        Error::new(ErrorKind::InvalidRequest, message)
+    })?;
+    let full = |_| Error::new(ErrorKind::Overloaded, "Too many WebSockets are open");
+    let place = Arc::clone(&app.sockets).try_acquire_owned().map_err(full)?;
+    let asked =
+        upgrade.requested_protocols().find(|name| name.as_bytes().starts_with(KEY_PROTOCOL.as_bytes()));
+    if let Some(protocol) = shown.or_else(|| asked.cloned()) {
+        upgrade.set_selected_protocol(protocol);
+    }
+    let limit = usize::try_from(app.config.body_limit.0).unwrap_or(usize::MAX);
+    let mut headers = parts.headers;
+    let of_the_socket: Vec<_> =
+        headers.keys().filter(|name| name.as_str().starts_with("sec-websocket-")).cloned().collect();
+    for name in of_the_socket.into_iter().chain([header::CONNECTION, header::UPGRADE, header::ORIGIN]) {
+        headers.remove(name);
+    }
+    let session = Arc::new(Session { app, behind, caller, headers });
+    let upgrade = upgrade.max_message_size(limit).max_frame_size(limit.min(FRAME_MAX));
+    Ok(upgrade.on_upgrade(move |socket| talk(socket, session, place)))
+}
+
+/// Reads and sends until the client leaves or the server stops.
+async fn talk(mut socket: WebSocket, session: Arc<Session>, _place: OwnedSemaphorePermit) {
+    let (out, mut waiting) = mpsc::channel(WAITING_MAX);
+    let mut asked = JoinSet::new();
+    let mut stopped = session.app.stopped.clone();
+    let mut silence = tokio::time::interval(session.app.config.stream_silence);
+    silence.reset();
+    let mut stopping = false;
+    loop {
+        let message = tokio::select! {
+            message = socket.recv() => match message {
+                Some(Ok(Message::Text(text))) => {
+                    let bytes = Bytes::from(text);
+                    if asked.len() >= REQUESTS_MAX {
+                        let error = Error::new(ErrorKind::Overloaded, format!("{REQUESTS_MAX} requests run on this socket"));
+                        failed(&event_of(&bytes), &error)
+                    } else if stopping {
+                        failed(&event_of(&bytes), &Error::new(ErrorKind::Unavailable, "The server is shutting down"))
+                    } else {
+                        let (session, out) = (Arc::clone(&session), out.clone());
+                        asked.spawn(async move { ask(&session, bytes, &out).await });
+                        continue;
+                    }
+                }
+                Some(Ok(Message::Binary(_))) => {
+                    failed(&Value::Null, &Error::new(ErrorKind::Malformed, "Messages are text"))
+                }
+                Some(Ok(Message::Ping(_) | Message::Pong(_))) => continue,
+                // What still runs is dropped with the set, and that ends its work.
+                Some(Ok(Message::Close(_)) | Err(_)) | None => return,
+            },
+            Some(message) = waiting.recv() => message,
+            Some(_) = asked.join_next(), if !asked.is_empty() => {
+                if stopping && asked.is_empty() && waiting.is_empty() {
+                    let _ = socket.send(Message::Close(None)).await;
+                    return;
+                }
+                continue;
+            }
+            _ = silence.tick() => Message::Ping(Bytes::new()),
+            // Ends when the sender is dropped.
+            _ = stopped.changed(), if !stopping => {
+                stopping = true;
+                if asked.is_empty() {
+                    let _ = socket.send(Message::Close(None)).await;
+                    return;
+                }
+                continue;
+            }
+        };
+        silence.reset();
+        if socket.send(message).await.is_err() {
+            return;
+        }
+    }
+}
+
+fn event(kind: &str, metadata: Value, more: Option<(&str, &RawValue)>) -> Message {
+    let mut text = format!("{{\"type\":\"{kind}\",\"metadata\":{metadata}");
+    if let Some((name, raw)) = more {
+        text.push_str(&format!(",\"{name}\":{}", raw.get()));
+    }
+    text.push('}');
+    Message::Text(text.into())
+}
+
+fn raw(text: String) -> Box<RawValue> {
+    RawValue::from_string(text).unwrap_or_else(|_| RawValue::NULL.to_owned())
+}
+
+/// Tells a failure of our own.
+fn failed(event_id: &Value, error: &Error) -> Message {
+    let body = Dialect::AiGateway.words(error);
+    let metadata = json!({"eventId": event_id, "status": error.kind.status()});
+    event("universal.error", metadata, Some(("error", &raw(body))))
+}
+
+/// The event that a message is about, however the rest of it reads.
+fn event_of(bytes: &[u8]) -> Value {
+    serde_json::from_slice::<Value>(bytes)
+        .map(|value| value["request"]["eventId"].clone())
+        .unwrap_or_default()
+}
+
+/// What a message asks.
+#[derive(Deserialize)]
+struct Create<'a> {
+    #[serde(rename = "type", borrow)]
+    kind: Cow<'a, str>,
+    #[serde(borrow)]
+    request: &'a RawValue,
+}
+
+/// One request, from its message to its last one.
+async fn ask(session: &Session, bytes: Bytes, out: &mpsc::Sender<Message>) {
+    let event_id = event_of(&bytes);
+    if let Err(error) = answer(session, &bytes, &event_id, out).await {
+        // Nobody waits for it when the socket is gone.
+        let _ = out.send(failed(&event_id, &error)).await;
+    }
+}
+
+/// The socket is gone; whoever wrote to it ends.
+fn gone<T>(_: T) -> Error {
+    Error::new(ErrorKind::Unavailable, "The client has left")
+}
+
+async fn answer(
+    session: &Session,
+    bytes: &Bytes,
+    event_id: &Value,
+    out: &mpsc::Sender<Message>,
+) -> Result<(), Error> {
+    let app = &session.app;
+    let create: Create<'_> = serde_json::from_slice(bytes)
+        .map_err(|error| Error::new(ErrorKind::Malformed, format!("This is no universal.create: {error}")))?;
+    if create.kind != "universal.create" {
+        return Err(Error::invalid("type", "Invalid value for 'type': expected universal.create"));
+    }
+    let entry = Entry::parse(bytes, create.request, "request")?;
+    let held = app.room.hold(&app.config, bytes.len() as u64).await?;
+    let body = Body::holding(bytes.clone(), held);
+    let response =
+        entry.ask(app, &session.behind, &session.caller, &session.headers, &body, "request").await?;
+    let (kind, metadata) = about(&response, event_id);
+    if status(&response) >= 400 {
+        return refused(response, metadata, out).await;
+    }
+    if kind.starts_with("text/event-stream") {
+        out.send(event("universal.created", metadata.clone(), None)).await.map_err(gone)?;
+        stream(response, event_id, out).await?;
+    } else {
+        let body = whole(response).await?;
+        let body = String::from_utf8(body.into()).ok().and_then(|text| RawValue::from_string(text).ok());
+        let body = body.ok_or_else(|| {
+            Error::new(
+                ErrorKind::Unsupported,
+                format!("An answer of the type {kind} cannot go over this socket"),
+            )
+        })?;
+        out.send(event("universal.created", metadata.clone(), Some(("response", &body))))
+            .await
+            .map_err(gone)?;
+    }
+    out.send(event("universal.done", metadata, None)).await.map_err(gone)
+}
+
+/// The type of an answer, and what is told about it.
+fn about(response: &Response, event_id: &Value) -> (String, Value) {
+    let told = |name: &str| response.headers().get(name).and_then(|value| value.to_str().ok());
+    let kind = told("content-type").unwrap_or("application/json").to_owned();
+    let metadata = json!({
+        "cacheStatus": told("cf-aig-cache-status"), "eventId": event_id, "logId": told("cf-aig-log-id"), "step": "0",
+        "contentType": kind,
+    });
+    (kind, metadata)
+}
+
+async fn whole(response: Response) -> Result<Bytes, Error> {
+    to_bytes(response.into_body(), ANSWER_MAX)
+        .await
+        .map_err(|error| Error::new(ErrorKind::Upstream, format!("The answer broke off: {error}")))
+}
+
+/// Tells that there is no answer, in the words of who refused.
+async fn refused(
+    mut response: Response,
+    mut metadata: Value,
+    out: &mpsc::Sender<Message>,
+) -> Result<(), Error> {
+    if let Some(error) = response.extensions_mut().remove::<Error>() {
+        return Err(error);
+    }
+    metadata["status"] = response.status().as_u16().into();
+    let body = whole(response).await?;
+    let text = String::from_utf8_lossy(&body).into_owned();
+    let words = RawValue::from_string(text.clone()).unwrap_or_else(|_| raw(Value::from(text).to_string()));
+    out.send(event("universal.error", metadata, Some(("error", &words)))).await.map_err(gone)
+}
+
+/// Sends a stream on, event by event.
+async fn stream(response: Response, event_id: &Value, out: &mpsc::Sender<Message>) -> Result<(), Error> {
+    let mut body = response.into_body().into_data_stream();
+    let mut framer = Framer::default();
+    while let Some(piece) = body.next().await {
+        let broke = |error: String| Error::new(ErrorKind::Upstream, format!("The answer broke off: {error}"));
+        let frames = framer.push(piece.map_err(|error| broke(error.to_string()))?);
+        for frame in frames.map_err(|error| broke(error.to_string()))?.iter() {
+            let Some(data) = sse::data(&frame).filter(|data| **data != *b"[DONE]") else { continue };
+            let text = String::from_utf8_lossy(&data).into_owned();
+            let chunk =
+                RawValue::from_string(text.clone()).unwrap_or_else(|_| raw(Value::from(text).to_string()));
+            let metadata = json!({"eventId": event_id});
+            out.send(event("universal.stream", metadata, Some(("response", &chunk)))).await.map_err(gone)?;
+        }
+    }
+    Ok(())
+}
