@@ -19,8 +19,10 @@ const WATCHED: usize = 10_000;
 /// What became of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// An answer.
+    /// An answer, to its end.
     Answered,
+    /// An answer that has begun, and may yet break off.
+    Begun,
     /// The provider failed, or has no room.
     Failed,
     /// The client's own fault, which says that the provider is there.
@@ -75,6 +77,13 @@ impl Breakers {
     /// Tells what became of a request.
     pub fn tell(&self, provider: &str, model: &str, outcome: Outcome, now: Duration) {
         let mut circuits = self.circuits();
+        if outcome == Outcome::Begun {
+            // It is there again; but one more failure, be it of this answer, opens the circuit anew.
+            if let Some(circuit) = circuits.get_mut(&(provider.to_owned(), model.to_owned())) {
+                circuit.failures = circuit.failures.min(FAILURES - 1);
+            }
+            return;
+        }
         if outcome != Outcome::Failed {
             if !circuits.is_empty() {
                 circuits.remove(&(provider.to_owned(), model.to_owned()));
@@ -124,6 +133,30 @@ mod tests {
         breakers.tell("p", "m", Outcome::Refused, NOW);
         breakers.tell("p", "m", Outcome::Failed, NOW);
         assert_eq!(breakers.admit("p", "m", NOW), Ok(()));
+    }
+
+    #[test]
+    fn answers_that_begin_and_break_off_open_the_circuit_and_one_that_ends_closes_it() {
+        let breakers = Breakers::default();
+        for _ in 0..FAILURES {
+            assert_eq!(breakers.admit("p", "m", NOW), Ok(()));
+            breakers.tell("p", "m", Outcome::Begun, NOW);
+            breakers.tell("p", "m", Outcome::Failed, NOW);
+        }
+        assert_eq!(breakers.admit("p", "m", NOW), Err(REST));
+        // The one that tries lets the others in as soon as it begins; and shuts them out when it breaks.
+        let later = NOW + REST;
+        assert_eq!(breakers.admit("p", "m", later), Ok(()));
+        breakers.tell("p", "m", Outcome::Begun, later);
+        assert_eq!(breakers.admit("p", "m", later), Ok(()));
+        breakers.tell("p", "m", Outcome::Failed, later);
+        assert_eq!(breakers.admit("p", "m", later), Err(REST));
+        let again = later + REST;
+        assert_eq!(breakers.admit("p", "m", again), Ok(()));
+        breakers.tell("p", "m", Outcome::Begun, again);
+        breakers.tell("p", "m", Outcome::Answered, again);
+        breakers.tell("p", "m", Outcome::Failed, again);
+        assert_eq!(breakers.admit("p", "m", again), Ok(()));
     }
 
     #[test]

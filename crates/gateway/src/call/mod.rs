@@ -9,6 +9,7 @@ mod attempt;
 pub mod breaker;
 mod generate;
 mod headers;
+mod hedge;
 pub mod retry;
 mod stream;
 mod turn;
@@ -95,7 +96,9 @@ struct Reached<'a> {
 pub struct Proxy {
     providers: RwLock<Arc<Providers>>,
     upstream: Upstream,
-    breakers: Breakers,
+    breakers: Arc<Breakers>,
+    /// How long first bytes took.
+    first_bytes: hedge::FirstBytes,
     clock: Arc<dyn Clock>,
     /// How many pauses were drawn.
     draws: AtomicU32,
@@ -117,7 +120,8 @@ impl Proxy {
         Self {
             providers,
             upstream,
-            breakers: Breakers::default(),
+            breakers: Arc::default(),
+            first_bytes: hedge::FirstBytes::default(),
             clock,
             draws: AtomicU32::new(0),
             retries: AtomicU64::new(0),
@@ -193,9 +197,19 @@ impl Proxy {
                 Err(error) => return Err(error),
             };
             let entry = enter(ledger, call, target).await?;
+            let (mut attempted, entry) =
+                self.hedged(ledger, call, target, (&provider.circuit, &headers), entry).await;
             let id = entry.as_ref().map(|entry| entry.request().to_owned());
-            let attempted = self.attempts(call, target, &headers).await;
-            let outcome = match &attempted {
+            let outcome = match &mut attempted {
+                Ok(Begun::Events(_, events)) => {
+                    events.tell(hedge::Told {
+                        breakers: Arc::clone(&self.breakers),
+                        clock: Arc::clone(&self.clock),
+                        circuit: provider.circuit.to_string(),
+                        model: target.model.clone(),
+                    });
+                    Outcome::Begun
+                }
                 Ok(_) => Outcome::Answered,
                 Err(failed) if failed.is_passing() && failed.status != StatusCode::CONFLICT => {
                     Outcome::Failed
@@ -257,7 +271,8 @@ impl Proxy {
         let limits = target.provider.timeouts;
         for done in 1.. {
             // The last of several waits as long as it takes.
-            let limit = policy.first_byte.filter(|_| done < policy.attempts || policy.attempts == 1);
+            let limit = policy.first_byte;
+            let limit = limit.filter(|_| policy.strict || done < policy.attempts || policy.attempts == 1);
             let mut request = Request::new(Sent::from(target.body.clone()));
             *request.method_mut() = call.method.clone();
             *request.uri_mut() = target.url.clone();

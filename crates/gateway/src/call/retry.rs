@@ -16,6 +16,9 @@ const DELAY_MAX: Duration = Duration::from_secs(5);
 /// Longest pause that a provider may ask for; with a longer one its answer goes to the client, who may wait.
 const WAIT_MAX: Duration = Duration::from_secs(20);
 
+/// The header that asks for a second request beside a slow one.
+const HEDGE: &str = "cf-aig-hedge";
+
 /// How often and when a request is sent again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy {
@@ -27,6 +30,34 @@ pub struct Policy {
     pub backoff: Backoff,
     /// Time to the first byte, for all attempts but the last of several, which waits as long as the provider may take.
     pub first_byte: Option<Duration>,
+    /// Whether that holds for the last of several attempts too.
+    pub strict: bool,
+    /// When a second request is sent beside the first.
+    pub hedge: Option<Hedge>,
+}
+
+/// How long the first byte of an answer may take before the same is asked a second time beside it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hedge {
+    /// So long.
+    After(Duration),
+    /// As long as 95 of 100 answers of the model took of late; while that is not known, for ever.
+    P95,
+}
+
+impl Hedge {
+    /// Reads milliseconds or `p95`.
+    ///
+    /// # Errors
+    /// When it is neither.
+    pub fn parse(word: &str) -> Result<Self, Error> {
+        let ms = word.parse().ok().filter(|ms| (1..=86_400_000).contains(ms));
+        match (word, ms) {
+            ("p95", _) => Ok(Self::P95),
+            (_, Some(ms)) => Ok(Self::After(Duration::from_millis(ms))),
+            _ => Err(Error::invalid(HEDGE, format!("{HEDGE} must be a number of milliseconds, or p95"))),
+        }
+    }
 }
 
 impl Default for Policy {
@@ -36,6 +67,8 @@ impl Default for Policy {
             delay: Duration::from_millis(250),
             backoff: Backoff::Exponential,
             first_byte: None,
+            strict: false,
+            hedge: None,
         }
     }
 }
@@ -70,7 +103,11 @@ impl Policy {
                 return Err(Error::invalid("cf-aig-backoff", message));
             }
         };
+        let strict = headers.get("cf-aig-request-timeout-strict").is_some_and(|value| *value == "true");
+        let hedge = headers.get(HEDGE).map(|value| Hedge::parse(value.to_str().unwrap_or_default()));
         Ok(Self {
+            strict: strict || self.strict,
+            hedge: hedge.transpose()?.or(self.hedge),
             attempts: attempts.and_then(|attempts| u32::try_from(attempts).ok()).unwrap_or(self.attempts),
             delay: delay.map_or(self.delay, Duration::from_millis),
             backoff,
@@ -138,8 +175,13 @@ mod tests {
                 ("cf-aig-request-timeout", "900"),
             ]))
             .unwrap();
-        let expected =
-            Policy { attempts: 5, delay: MS(100), backoff: Backoff::Linear, first_byte: Some(MS(900)) };
+        let expected = Policy {
+            attempts: 5,
+            delay: MS(100),
+            backoff: Backoff::Linear,
+            first_byte: Some(MS(900)),
+            ..Policy::default()
+        };
         assert_eq!(asked, expected);
         for (name, value) in [
             ("cf-aig-max-attempts", "6"),
@@ -147,6 +189,8 @@ mod tests {
             ("cf-aig-retry-delay", "5001"),
             ("cf-aig-backoff", "none"),
             ("cf-aig-request-timeout", "soon"),
+            ("cf-aig-hedge", "p99"),
+            ("cf-aig-hedge", "0"),
         ] {
             let error = Policy::default().asked(&headers(&[(name, value)])).unwrap_err();
             assert_eq!(error.param.as_deref(), Some(name), "{error}");
@@ -160,7 +204,7 @@ mod tests {
             (Backoff::Linear, [100, 200, 300]),
             (Backoff::Exponential, [100, 200, 400]),
         ] {
-            let policy = Policy { attempts: 4, delay: MS(100), backoff, first_byte: None };
+            let policy = Policy { attempts: 4, delay: MS(100), backoff, ..Policy::default() };
             assert_eq!([1, 2, 3].map(|done| policy.pause(done, None, 0.0)), expected.map(|ms| Some(MS(ms))));
             assert_eq!(policy.pause(4, None, 0.0), None);
             assert_eq!(policy.pause(1, None, 1.0), Some(MS(50)));

@@ -6,8 +6,10 @@
 //! status is long sent; its entry ends as failed. Dropping the stream closes the connection to the provider and leaves
 //! the entry interrupted, with the usage that was seen.
 
-use super::Target;
+use super::breaker::Outcome;
+use super::hedge::Told;
 use super::turn::Turn;
+use super::{Target, retry};
 use crate::dialect::{Dialect, Fault, Watcher};
 use crate::ledger::Entry;
 use crate::sse::{self, Framer};
@@ -16,6 +18,7 @@ use bytes::Bytes;
 use futures::stream::unfold;
 use futures::{FutureExt, Stream};
 use hyper::body::Incoming;
+use hyper::http::StatusCode;
 use protocol::{Error, ErrorKind, anthropic, openai};
 use std::collections::VecDeque;
 use std::io;
@@ -54,6 +57,8 @@ pub(super) struct Events {
     turn: Turn,
     /// Why it broke off, behind what is ready.
     broke: Option<String>,
+    /// Hears once how the answer ends; not where the client leaves, which says nothing of the provider.
+    told: Option<Told>,
 }
 
 impl Events {
@@ -73,6 +78,18 @@ impl Events {
             entry: None,
             turn: Turn::default(),
             broke: None,
+            told: None,
+        }
+    }
+
+    /// Has a breaker told how the answer ends.
+    pub(super) fn tell(&mut self, told: Told) {
+        self.told = Some(told);
+    }
+
+    fn ends(&mut self, outcome: Outcome) {
+        if let Some(told) = self.told.take() {
+            told.tell(outcome);
         }
     }
 
@@ -161,6 +178,9 @@ impl Events {
 
     /// Ends the entry: the answer is whole, as far as anybody can tell.
     pub(super) async fn settle(&mut self) {
+        let fault = self.watcher.fault().map(|fault| fault.status.unwrap_or(BROKEN));
+        let passing = |status| StatusCode::from_u16(status).is_ok_and(retry::is_passing);
+        self.ends(if fault.is_some_and(passing) { Outcome::Failed } else { Outcome::Answered });
         let Some(entry) = self.entry.take() else { return };
         match self.watcher.fault() {
             Some(fault) => entry.fail(fault.status.unwrap_or(BROKEN)).await,
@@ -175,6 +195,8 @@ impl Events {
     pub(super) async fn fail(&mut self, error: Error) -> Error {
         self.ended = true;
         let status = self.watcher.fault().and_then(|fault| fault.status);
+        let passing = StatusCode::from_u16(status.unwrap_or(BROKEN)).is_ok_and(retry::is_passing);
+        self.ends(if passing { Outcome::Failed } else { Outcome::Refused });
         if let Some(entry) = self.entry.take() {
             entry.fail(status.unwrap_or(BROKEN)).await;
         }
@@ -185,6 +207,7 @@ impl Events {
     async fn broken(&mut self, kind: ErrorKind, why: &str) -> Error {
         tracing::warn!(provider = &*self.slug, why, "an answer broke off");
         self.ended = true;
+        self.ends(Outcome::Failed);
         if let Some(entry) = self.entry.take() {
             entry.fail(BROKEN).await;
         }

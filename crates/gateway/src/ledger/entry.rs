@@ -80,6 +80,9 @@ enum Written {
     NoRoom(usize),
 }
 
+/// The status of an entry that lost against another one.
+const CANCELLED: u16 = 499;
+
 const AGAIN: &str = "the entry is there";
 const NO_ROOM: &str = "no room under the limit ";
 
@@ -169,6 +172,8 @@ enum State {
     Settled,
     Failed(u16),
     Interrupted,
+    /// As interrupted, by ourselves: another request was answered first.
+    Cancelled,
 }
 
 /// All that an end says.
@@ -190,9 +195,14 @@ impl End {
             State::Settled => ("settled", None),
             State::Failed(status) => ("failed", Some(i64::from(status))),
             State::Interrupted => ("interrupted", None),
+            State::Cancelled => ("interrupted", Some(i64::from(CANCELLED))),
         };
         // Another process may have taken this one for dead; it knows better. Written twice, it changes nothing.
-        let from = if self.state == State::Interrupted { "'open'" } else { "'open', 'interrupted'" };
+        let from = if matches!(self.state, State::Interrupted | State::Cancelled) {
+            "'open'"
+        } else {
+            "'open', 'interrupted'"
+        };
         let sql = format!(
             "UPDATE gateway_ledger SET state = ?2, ended = ?3, input = ?4, cached_input = ?5, cache_write = ?6,
              output = ?7, reasoning = ?8, cost = ?9, saved = ?10, status = ?11
@@ -349,6 +359,14 @@ impl Entry {
         self.end(State::Failed(status), seen, Some(nothing)).await;
     }
 
+    /// Another request was answered first, and this one is closed. What it costs is not known, unless it was told.
+    pub fn cancel(mut self) {
+        let seen = self.seen;
+        // A total that the caller named is owed once, for the other one.
+        let cost = seen.and_then(|seen| self.opening.cost(Some(&seen)));
+        self.write_end(State::Cancelled, seen, cost);
+    }
+
     async fn end(&mut self, state: State, usage: Option<Usage>, cost: Option<Cost>) {
         if let Some(writing) = self.write_end(state, usage, cost) {
             // It goes on when nobody waits any more.
@@ -361,7 +379,7 @@ impl Entry {
         let outcome = match state {
             State::Settled => Outcome::Whole,
             State::Failed(status) => Outcome::Failed(status),
-            State::Interrupted => Outcome::Left,
+            State::Interrupted | State::Cancelled => Outcome::Left,
         };
         let Opening { request, provider, model, caller, .. } = &self.opening;
         self.ledger.0.metrics.count(provider, model, outcome, usage.as_ref(), cost);
@@ -379,12 +397,14 @@ impl Entry {
     ) -> Option<tokio::task::JoinHandle<()>> {
         self.ended = true;
         self.tell(state, usage, cost);
-        if let Some(outcome) = &self.opening.caller.outcome {
-            let end = match state {
-                State::Settled => outcome::End::Settled,
-                State::Failed(_) => outcome::End::Failed,
-                State::Interrupted => outcome::End::Interrupted,
-            };
+        let end = match state {
+            State::Settled => Some(outcome::End::Settled),
+            State::Failed(_) => Some(outcome::End::Failed),
+            State::Interrupted => Some(outcome::End::Interrupted),
+            // The request goes on with the other one.
+            State::Cancelled => None,
+        };
+        if let (Some(outcome), Some(end)) = (&self.opening.caller.outcome, end) {
             outcome.ended(end, usage.as_ref(), cost.map(|cost| cost.cost));
         }
         let ledger = self.ledger.clone();

@@ -103,7 +103,7 @@ impl Gateway {
             }
             Limit::Cost(limit) => {
                 let from = if rate.sliding { now - length } else { windows.0 };
-                let spent = self.spent(&rate.key, value, facts, from).await.map_err(failed)?;
+                let spent = self.spent_by(&rate.key, value, facts, from).await.map_err(failed)?;
                 let why = format!(
                     "${} of ${} was spent in {length} s where {whose}",
                     dollars(spent),
@@ -115,7 +115,7 @@ impl Gateway {
     }
 
     /// What requests of a gateway cost since a moment; what is not known counts with its worst case.
-    async fn spent(
+    async fn spent_by(
         &self,
         key: &Fact,
         value: Option<serde_json::Value>,

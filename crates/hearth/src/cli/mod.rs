@@ -14,6 +14,7 @@ mod managed;
 mod models;
 mod providers;
 mod prune;
+mod routes;
 mod serve;
 mod style;
 mod tokenize;
@@ -82,6 +83,8 @@ enum Command {
     Accounts(accounts::Args),
     /// Make, list, change and remove gateways
     Gateways(gateways::Args),
+    /// Make, list, deploy and explain dynamic routes
+    Routes(routes::Args),
     /// List, add, test and remove providers, and keep their keys
     Providers(providers::Args),
     /// List, show, follow and delete logs of requests
@@ -154,6 +157,7 @@ pub fn main() -> ExitCode {
         Command::Keys(args) => keys::run(&session, args),
         Command::Accounts(args) => accounts::run(&session, args),
         Command::Gateways(args) => gateways::run(&session, args),
+        Command::Routes(args) => routes::run(&session, args),
         Command::Providers(args) => providers::run(&session, args),
         Command::Logs(args) => logs::run(&session, args),
         Command::Usage(args) => usage::run(&session, args),

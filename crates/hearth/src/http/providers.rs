@@ -279,6 +279,7 @@ async fn here(app: Arc<App>, asking: Head, body: Body, uri: &Uri, task: Task) ->
     *request.headers_mut() = asking.headers;
     request.headers_mut().remove(header::CONTENT_LENGTH);
     request.extensions_mut().insert(asking.caller);
+    request.extensions_mut().insert(asking.trail);
     request.extensions_mut().insert(body);
     match task {
         Task::Chat => openai::chat(State(app), request).await,

@@ -387,3 +387,42 @@ proptest! {
         prop_assert_eq!(input, 10);
     }
 }
+
+#[tokio::test]
+async fn of_a_hedged_call_one_answers_and_the_other_is_closed_and_says_so() {
+    let closed = Arc::new(Notify::new());
+    let world = world(vec![vec![vec![Step::Hang(Arc::clone(&closed))], json(WHOLE)]]).await;
+    let hedge = Some(retry::Hedge::After(Duration::from_millis(1)));
+    let policy = Policy { hedge, ..world.call().policy };
+    assert_eq!(world.whole(Call { policy, ..world.call() }).await, (200, WHOLE.to_owned()));
+    closed.notified().await;
+    assert_eq!(world.ends().await, [1, 0, 1, 0]);
+    let line = world.line().await;
+    // What the other one cost nobody knows; what is known is that of one answer.
+    assert_eq!((line.requests, line.input, line.unpriced), (2, 10, 2));
+}
+
+#[tokio::test]
+async fn a_call_that_is_quick_is_not_hedged() {
+    let world = world(vec![vec![json(WHOLE)]]).await;
+    for hedge in [retry::Hedge::After(Duration::from_secs(3600)), retry::Hedge::P95] {
+        let policy = Policy { hedge: Some(hedge), attempts: 1, ..world.call().policy };
+        world.whole(Call { policy, ..world.call() }).await;
+    }
+    assert_eq!(world.fakes[0].count(), 2);
+    assert_eq!(world.ends().await, [1, 1, 0, 0]);
+}
+
+#[tokio::test]
+async fn streams_that_break_after_their_first_byte_open_the_breaker() {
+    let broken = || vec![Step::Say([stream_head(), chunk(TEXT.as_bytes())].concat()), Step::Reset];
+    let world = world(vec![(0..5).map(|_| broken()).collect()]).await;
+    for _ in 0..5 {
+        let (status, body) = world.whole(world.call()).await;
+        assert_eq!(status, 200);
+        assert!(body.contains("broke off"), "{body}");
+    }
+    let error = world.make(world.call()).await.err().unwrap();
+    assert_eq!(error.kind, ErrorKind::Unavailable);
+    assert_eq!(world.fakes[0].count(), 5);
+}
