@@ -144,9 +144,12 @@ pub struct Deployed {
     pub graph: Graph,
 }
 
-/// Deployed routes by account, gateway and name, as of one version of the directory.
+/// By account, gateway and name; nothing where there is no such route.
+type Found = HashMap<[String; 3], Option<Arc<Deployed>>>;
+
+/// Deployed routes, as of one version of the directory.
 #[derive(Default)]
-pub(crate) struct Ready(Mutex<(i64, HashMap<[String; 3], Option<Arc<Deployed>>>)>);
+pub(crate) struct Ready(Mutex<(i64, Found)>);
 
 /// Names that nobody has are remembered too, up to so many.
 const READY_MAX: usize = 10_000;
