@@ -26,7 +26,7 @@ after(async () => {
 });
 
 const gateway = () => createAiGateway({ accountId: "default", gateway: "default", apiKey: "unused" });
-const unified = () => createUnified({ apiKey: "unused" });
+const unified = () => createUnified({ apiKey: "unused", includeUsage: true });
 const here = `workers-ai/${CHAT}`;
 
 test("the first model that answers is the one that is read", async () => {
