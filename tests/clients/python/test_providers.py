@@ -1,4 +1,6 @@
 """The openai and anthropic SDKs, unmodified, before a Hearth that asks another Hearth as its provider."""
+import json
+
 import anthropic
 import openai
 import pytest
@@ -22,6 +24,10 @@ base-url = "{server.base}/v1"
 [providers.llamacpp]
 base-url = "{server.base}/v1"
 models = ["{CHAT}"]
+
+[providers.custom-messages]
+base-url = "{server.base}/v1"
+dialect = "anthropic"
 """
     )
     front = Server(folder, "--config", str(settings))
@@ -99,3 +105,57 @@ def test_errors_of_the_provider_are_the_sdks_exceptions(client, front):
     with pytest.raises(openai.BadRequestError) as error:
         gateway.chat.completions.create(model=CHAT, messages=ASK)
     assert [fault["code"] for fault in error.value.body] == [2008]
+
+
+TOOL = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+
+
+def test_the_anthropic_sdk_talks_to_a_provider_of_openais_dialect(front):
+    client = anthropic.Anthropic(base_url=front.base, api_key="unused", max_retries=0)
+    model = f"llamacpp/{CHAT}"
+    message = client.messages.create(model=model, messages=ASK, max_tokens=8, temperature=0)
+    assert (message.usage.output_tokens, message.stop_reason) == (8, "max_tokens")
+    with client.messages.stream(model=model, messages=ASK, max_tokens=8, temperature=0) as stream:
+        assert "".join(stream.text_stream) == message.content[0].text
+        assert stream.get_final_message().usage.output_tokens == 8
+    tools = [{"name": "get_weather", "description": "The weather of a city.", "input_schema": TOOL}]
+    asked = {"model": model, "max_tokens": 200, "temperature": 0, "tools": tools, "tool_choice": {"type": "any"}}
+    question = [{"role": "user", "content": "What is the weather in Oslo?"}]
+    with client.messages.stream(messages=question, **asked) as stream:
+        answer = stream.get_final_message()
+    assert answer.stop_reason == "tool_use"
+    call = next(block for block in answer.content if block.type == "tool_use")
+    assert isinstance(call.input["city"], str)
+    result = {"type": "tool_result", "tool_use_id": call.id, "content": "Rain."}
+    turns = question + [{"role": "assistant", "content": answer.content}, {"role": "user", "content": [result]}]
+    again = client.messages.create(messages=turns, **(asked | {"max_tokens": 8, "tool_choice": {"type": "none"}}))
+    assert again.usage.output_tokens
+    with pytest.raises(anthropic.NotFoundError):
+        client.messages.create(model="llamacpp/none", messages=ASK, max_tokens=8)
+
+
+def test_the_openai_sdk_talks_to_a_provider_of_anthropics_dialect(client):
+    model = f"custom-messages/{CHAT}"
+    answer = client.chat.completions.create(model=model, messages=ASK, max_tokens=8, temperature=0)
+    assert (answer.usage.completion_tokens, answer.choices[0].finish_reason) == (8, "length")
+    asked = {"stream": True, "stream_options": {"include_usage": True}}
+    chunks = list(client.chat.completions.create(model=model, messages=ASK, max_tokens=8, temperature=0, **asked))
+    text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+    assert (text, chunks[-1].usage.completion_tokens) == (answer.choices[0].message.content, 8)
+    tools = [{"type": "function", "function": {"name": "get_weather", "description": "The weather.", "parameters": TOOL}}]
+    question = [{"role": "user", "content": "What is the weather in Oslo?"}]
+    asked = {"model": model, "max_tokens": 200, "temperature": 0, "tools": tools}
+    with client.chat.completions.stream(messages=question, tool_choice="required", **asked) as stream:
+        choice = stream.get_final_completion().choices[0]
+    assert choice.finish_reason == "tool_calls"
+    call = choice.message.tool_calls[0]
+    assert isinstance(json.loads(call.function.arguments)["city"], str)
+    result = {"role": "tool", "tool_call_id": call.id, "content": "Rain."}
+    said = {"role": "assistant", "content": None, "tool_calls": [call.model_dump(include={"id", "type", "function"})]}
+    again = client.chat.completions.create(messages=question + [said, result], **(asked | {"max_tokens": 8}))
+    assert again.usage.completion_tokens
+    response = client.responses.create(model=model, input="Say hello.", max_output_tokens=8)
+    assert response.usage.output_tokens == 8
+    with pytest.raises(openai.BadRequestError) as error:
+        client.chat.completions.create(model=model, messages=ASK, n=2)
+    assert error.value.param == "n"

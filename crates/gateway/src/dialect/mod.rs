@@ -202,3 +202,5 @@ fn count(raw: &Map<String, Value>, path: &[&str]) -> Option<u64> {
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod translate_tests;

@@ -6,10 +6,12 @@ use super::openai::{located, placed, session};
 use super::providers::{Task, divert};
 use super::refusal::{Answered, Dialect, json};
 use super::{App, fresh_id, openai, sse};
+use axum::Extension;
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, Request, State};
 use axum::http::HeaderMap;
 use futures::StreamExt;
+use gateway::Caller;
 use protocol::anthropic::{self, EventWriter, Head, MessageWriter, MessagesRequest};
 use protocol::{Error, ErrorKind, cut_short};
 use std::sync::Arc;
@@ -53,10 +55,11 @@ pub(super) async fn models(
     state: State<Arc<App>>,
     headers: HeaderMap,
     query: Result<Query<Vec<(String, String)>>, QueryRejection>,
+    Extension(caller): Extension<Caller>,
     request: Request,
 ) -> Answered {
     if Dialect::spoken(request.uri().path(), &headers) != Dialect::Anthropic {
-        return openai::models(state).await;
+        return openai::models(state, &caller).await;
     }
     let Query(query) = query.map_err(|error| Error::new(ErrorKind::InvalidRequest, error.body_text()))?;
     let page = anthropic::models::parse(&query)?;
@@ -68,10 +71,11 @@ pub(super) async fn model(
     state: State<Arc<App>>,
     headers: HeaderMap,
     path: Result<Path<String>, PathRejection>,
+    Extension(caller): Extension<Caller>,
     request: Request,
 ) -> Answered {
     if Dialect::spoken(request.uri().path(), &headers) != Dialect::Anthropic {
-        return openai::model(state, path).await;
+        return openai::model(state, &caller, path).await;
     }
     let Path(name) = path.map_err(|error| Error::new(ErrorKind::RouteNotFound, error.body_text()))?;
     Ok(json(anthropic::models::one(&state.model(&name)?)))

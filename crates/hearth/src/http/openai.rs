@@ -9,6 +9,8 @@ use axum::extract::{Path, Request, State};
 use axum::http::HeaderMap;
 use futures::StreamExt;
 use futures::future::try_join_all;
+use gateway::Caller;
+use protocol::openai::models::Elsewhere;
 use protocol::openai::{self, Head, chat, completions, embeddings};
 use protocol::{Answer, DeltaStream, Error, ErrorKind, GenerateRequest, ModelTask, cut_short};
 use std::sync::Arc;
@@ -79,17 +81,35 @@ pub(super) async fn embeddings(State(app): State<Arc<App>>, request: Request) ->
     Ok(json(embeddings::list(&model.id, asked.encoding, &vectors)))
 }
 
-/// `GET /v1/models`.
-pub(super) async fn models(State(app): State<Arc<App>>) -> Answered {
-    Ok(json(openai::models::list(&app.backend.models())))
+/// `GET /v1/models`: the models here, and those that settings name for providers.
+pub(super) async fn models(State(app): State<Arc<App>>, caller: &Caller) -> Answered {
+    Ok(json(openai::models::list(&app.backend.models(), &elsewhere(&app, caller).await?)))
+}
+
+/// The models that providers are set to have and that are not here.
+async fn elsewhere(app: &App, caller: &Caller) -> Result<Vec<Elsewhere>, Error> {
+    let mut models: Vec<Elsewhere> = Vec::new();
+    let Some(providers) = app.providers(&caller.account).await? else { return Ok(models) };
+    for provider in providers.iter() {
+        for model in &provider.models {
+            if app.model(model).is_err() && !models.iter().any(|known| known.id == *model) {
+                models.push(Elsewhere { id: model.clone(), owner: provider.slug.to_string() });
+            }
+        }
+    }
+    Ok(models)
 }
 
 /// `GET /v1/models/{model}`; ids may hold slashes.
 pub(super) async fn model(
     State(app): State<Arc<App>>,
+    caller: &Caller,
     path: Result<Path<String>, PathRejection>,
 ) -> Answered {
     let Path(name) = path.map_err(|error| Error::new(ErrorKind::RouteNotFound, error.body_text()))?;
+    if let Some(model) = elsewhere(&app, caller).await?.iter().find(|model| model.id == name) {
+        return Ok(json(openai::models::elsewhere(model)));
+    }
     Ok(json(openai::models::one(&app.model(&name)?)))
 }
 

@@ -168,3 +168,14 @@ async fn providers_that_speak_the_clients_dialect_are_asked_first_and_the_others
     assert_eq!((reply.status, reply.header("cf-aig-step")), (404, Some("0")), "{reply:?}");
     assert_eq!(upstream.fake.requests.lock().unwrap().len(), 1);
 }
+
+#[tokio::test]
+async fn the_list_of_models_names_those_that_settings_list_for_providers() {
+    let upstream = Server::start().await;
+    let server = before(&upstream, &[("vllm", &["far", "echo"])]).await;
+    let list = server.get("/v1/models").await.json();
+    let ids: Vec<_> = list["data"].as_array().unwrap().iter().map(|model| model["id"].clone()).collect();
+    assert_eq!(ids, ["echo", "vectors", "ranker", "far"]);
+    let one = server.get("/v1/models/far").await.json();
+    assert_eq!(one["owned_by"], "vllm");
+}

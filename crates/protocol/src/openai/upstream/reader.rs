@@ -24,6 +24,8 @@ pub struct Reader {
 struct Answering {
     order: InOrder,
     calls: Vec<Call>,
+    /// What was thought since the last proof.
+    thought: String,
     finish: Option<FinishReason>,
     /// The stop text that ended it, where an engine says so.
     stop_text: Option<String>,
@@ -177,13 +179,18 @@ impl Answering {
         // Some write the thoughts under both names.
         let reasoning = ["reasoning_content", "reasoning"].iter().find_map(|name| said[*name].as_str());
         if let Some(text) = reasoning.filter(|text| !text.is_empty()) {
+            self.thought.push_str(text);
             self.order.push(Delta::Reasoning { choice, text: text.to_owned() }, out);
         }
-        for thought in thoughts::of(&said["reasoning_details"]) {
-            if let (Thought::Signed { text, .. }, None) = (&thought, reasoning)
-                && !text.is_empty()
-            {
-                self.order.push(Delta::Reasoning { choice, text: text.clone() }, out);
+        for mut thought in thoughts::of(&said["reasoning_details"]) {
+            let before = std::mem::take(&mut self.thought);
+            if let Thought::Signed { text, .. } = &mut thought {
+                // Its text may have come before, and then perhaps not again.
+                if text.is_empty() {
+                    *text = before;
+                } else if before.is_empty() {
+                    self.order.push(Delta::Reasoning { choice, text: text.clone() }, out);
+                }
             }
             self.order.push(Delta::Thought { choice, thought }, out);
         }

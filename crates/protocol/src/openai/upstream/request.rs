@@ -118,7 +118,8 @@ fn sampling(request: &GenerateRequest, speaker: &Speaker, put: &mut impl Put) ->
         ("ignore_eos", request.ignore_eos.then_some(true.into())),
     ] {
         let Some(value) = value else { continue };
-        if !speaker.engine && !(speaker.router && name != "ignore_eos") {
+        let takes = speaker.engine || (speaker.router && name != "ignore_eos");
+        if !takes {
             return Err(wordless(name, DIALECT));
         }
         put(name, value);
