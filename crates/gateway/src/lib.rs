@@ -35,7 +35,7 @@ pub use outcome::{Outcome, Seen};
 pub use settings::{
     Action, Backoff, Cache, Guardrails, Hazards, Logs, Match, Named, Retry, Settings, SpendRule,
 };
-pub use usage::Usage;
+pub use usage::{Tier, Usage};
 
 use base::Clock;
 use directory::{Directory, Known};

@@ -4,6 +4,36 @@
 //! upstream counts cached tokens inside the prompt (OpenAI, Gemini) or beside it (Anthropic, Bedrock). Nothing is ever
 //! estimated: what was not reported is `None`, which is not the same as zero.
 
+/// What a provider was asked to be: prices differ by it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Tier {
+    /// What everybody gets.
+    #[default]
+    Standard,
+    /// Later and cheaper.
+    Flex,
+    /// Sooner and dearer.
+    Priority,
+    /// Within a day.
+    Batch,
+    /// One whose price nobody tells.
+    Other,
+}
+
+impl Tier {
+    /// From a provider's word for it.
+    #[must_use]
+    pub fn parse(word: &str) -> Self {
+        match word {
+            "default" | "standard" | "auto" | "on_demand" => Self::Standard,
+            "flex" => Self::Flex,
+            "priority" => Self::Priority,
+            "batch" => Self::Batch,
+            _ => Self::Other,
+        }
+    }
+}
+
 /// Tokens of one request, as reported.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
@@ -19,6 +49,10 @@ pub struct Usage {
     pub output: u64,
     /// Of these, spent on thinking.
     pub reasoning: Option<u64>,
+    /// The tier in which it was answered.
+    pub tier: Tier,
+    /// Whether some of the tokens are of images or sound, which have prices of their own.
+    pub media: bool,
 }
 
 impl Usage {
@@ -50,6 +84,8 @@ impl From<protocol::Usage> for Usage {
             cache_write_1h: None,
             output: usage.completion_tokens.into(),
             reasoning: Some(usage.reasoning_tokens.into()),
+            tier: Tier::Standard,
+            media: false,
         }
     }
 }

@@ -86,6 +86,8 @@ impl Failed {
     pub(super) fn error(&self, provider: &Configured) -> Error {
         let kind = match self.status {
             StatusCode::GATEWAY_TIMEOUT => ErrorKind::UpstreamTimeout,
+            // Told inside an answer, whose own body is no error.
+            StatusCode::TOO_MANY_REQUESTS => ErrorKind::Overloaded,
             _ => ErrorKind::Upstream,
         };
         Error::new(kind, format!("{}: {}", provider.slug, self.message))

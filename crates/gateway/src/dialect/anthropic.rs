@@ -6,7 +6,7 @@
 
 use super::count;
 use crate::scan::{Field, Scan};
-use crate::usage::Usage;
+use crate::usage::{Tier, Usage};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
@@ -22,6 +22,8 @@ pub(super) fn usage(raw: &Map<String, Value>) -> Option<Usage> {
         cache_write_1h: count(raw, &["cache_creation", "ephemeral_1h_input_tokens"]),
         output: count(raw, &["output_tokens"])?,
         reasoning: None,
+        tier: raw.get("service_tier").and_then(Value::as_str).map_or(Tier::Standard, Tier::parse),
+        media: false,
     })
 }
 

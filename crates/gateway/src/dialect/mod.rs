@@ -13,7 +13,7 @@ pub use translate::Written;
 
 use crate::scan::{Field, scan};
 use crate::sse;
-use crate::usage::Usage;
+use crate::usage::{Tier, Usage};
 use memchr::memmem::Finder;
 use serde_json::{Map, Value};
 
@@ -58,8 +58,14 @@ impl Dialect {
     /// The usage that a whole answer tells.
     #[must_use]
     pub fn usage_of_body(self, body: &[u8]) -> Option<Reported> {
-        let raw = scan(body).ok()?.raw(body, Field::Usage)?.to_owned();
-        let usage = self.usage(&serde_json::from_slice(&raw).ok()?)?;
+        let members = scan(body).ok()?;
+        let raw = members.raw(body, Field::Usage)?.to_owned();
+        let mut usage = self.usage(&serde_json::from_slice(&raw).ok()?)?;
+        if self == Self::OpenAi
+            && let Some(tier) = openai::tier(&members, body)
+        {
+            usage.tier = tier;
+        }
         Some(Reported { usage, raw: String::from_utf8(raw).ok()? })
     }
 
@@ -121,6 +127,8 @@ pub struct Watcher {
     dialect: Dialect,
     /// The usage object, of several told the merged one.
     raw: Map<String, Value>,
+    /// Where it stands beside the usage.
+    tier: Option<Tier>,
     fault: Option<Fault>,
     usage: Finder<'static>,
     error: Finder<'static>,
@@ -132,7 +140,7 @@ impl Watcher {
     pub fn new(dialect: Dialect) -> Self {
         let finder = Finder::new;
         let (usage, error) = (finder("\"usage\""), finder("\"error\""));
-        Self { dialect, raw: Map::new(), fault: None, usage, error }
+        Self { dialect, raw: Map::new(), tier: None, fault: None, usage, error }
     }
 
     /// Looks at a frame.
@@ -169,6 +177,9 @@ impl Watcher {
             Dialect::Anthropic => anthropic::usage_of_event(&members, &data),
         };
         if let Some(told) = told {
+            if self.dialect == Dialect::OpenAi {
+                self.tier = openai::tier(&members, &data).or(self.tier);
+            }
             match self.dialect {
                 Dialect::OpenAi => self.raw = told,
                 Dialect::Anthropic => anthropic::merge(&mut self.raw, told),
@@ -181,7 +192,8 @@ impl Watcher {
     /// The usage as far as it was told.
     #[must_use]
     pub fn reported(&self) -> Option<Reported> {
-        let usage = self.dialect.usage(&self.raw)?;
+        let mut usage = self.dialect.usage(&self.raw)?;
+        usage.tier = self.tier.unwrap_or(usage.tier);
         Some(Reported { usage, raw: serde_json::to_string(&self.raw).ok()? })
     }
 

@@ -1,13 +1,13 @@
 //! OpenAI's dialect, and what its many speakers do differently.
 //!
 //! Usage: chat completions and completions say `prompt_tokens`, responses say `input_tokens`; cached tokens stand inside
-//! them. DeepSeek tells cache hits as `prompt_cache_hit_tokens`, Moonshot as `cached_tokens` of the usage itself. In a
+//! them, and the tier beside the usage. DeepSeek tells cache hits as `prompt_cache_hit_tokens`, Moonshot as `cached_tokens` of the usage itself. In a
 //! stream it may come in any chunk, alone (`choices` is `[]`), with an empty choice, or with the finish reason; where
 //! several tell it the last one counts.
 
 use super::count;
 use crate::scan::{Field, Scan};
-use crate::usage::Usage;
+use crate::usage::{Tier, Usage};
 use memchr::memmem;
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -37,7 +37,41 @@ pub(super) fn usage(raw: &Map<String, Value>) -> Option<Usage> {
             &["completion_tokens_details", "reasoning_tokens"],
             &["output_tokens_details", "reasoning_tokens"],
         ]),
+        // Stands beside the usage.
+        tier: Tier::Standard,
+        media: MEDIA.iter().any(|path| count(raw, path).is_some_and(|count| count > 0)),
     })
+}
+
+/// Tokens that are neither text nor thoughts, of the prompt and of the answer.
+const MEDIA: [&[&str]; 8] = [
+    &["prompt_tokens_details", "audio_tokens"],
+    &["prompt_tokens_details", "image_tokens"],
+    &["input_tokens_details", "audio_tokens"],
+    &["input_tokens_details", "image_tokens"],
+    &["completion_tokens_details", "audio_tokens"],
+    &["completion_tokens_details", "image_tokens"],
+    &["output_tokens_details", "audio_tokens"],
+    &["output_tokens_details", "image_tokens"],
+];
+
+/// The tier that an answer, a chunk, or the response that an event holds was made in.
+pub(super) fn tier(members: &Scan, data: &[u8]) -> Option<Tier> {
+    #[derive(Deserialize)]
+    struct Event {
+        response: Option<Holder>,
+    }
+    #[derive(Deserialize)]
+    struct Holder {
+        service_tier: Option<String>,
+    }
+    if members.span(Field::ServiceTier).is_some() {
+        // `null` says nothing.
+        return members.string(data, Field::ServiceTier).ok()?.map(|word| Tier::parse(&word));
+    }
+    members.span(Field::Type)?;
+    let event = serde_json::from_slice::<Event>(data).ok()?;
+    event.response?.service_tier.map(|word| Tier::parse(&word))
 }
 
 /// The usage object of an event: a chunk's own, or that of the response it holds.

@@ -198,3 +198,43 @@ fn an_error_in_place_of_an_answer_is_seen() {
     watcher.frame(format!("event: error\ndata: {event}\n\n").as_bytes());
     assert_eq!(watcher.fault().cloned(), told(Some(529), "Overloaded"));
 }
+
+#[test]
+fn the_tier_is_the_one_that_the_answer_tells_whole_and_streamed() {
+    let told = |dialect: Dialect, body: &str| dialect.usage_of_body(body.as_bytes()).unwrap().usage.tier;
+    let chat = |tier: &str| {
+        format!(
+            r#"{{"service_tier":{tier},"choices":[],"usage":{{"prompt_tokens":3,"completion_tokens":4}}}}"#
+        )
+    };
+    for (word, tier) in [
+        ("null", Tier::Standard),
+        ("\"default\"", Tier::Standard),
+        ("\"flex\"", Tier::Flex),
+        ("\"priority\"", Tier::Priority),
+        ("\"scale\"", Tier::Other),
+    ] {
+        let body = chat(word);
+        assert_eq!(told(Dialect::OpenAi, &body), tier, "{word}");
+        assert_eq!(streamed(Dialect::OpenAi, &[&body, "[DONE]"]).unwrap().tier, tier, "{word}");
+    }
+    let event = r#"{"type":"response.completed","response":{"service_tier":"flex","usage":{"input_tokens":3,"output_tokens":4}}}"#;
+    assert_eq!(streamed(Dialect::OpenAi, &[event]).unwrap().tier, Tier::Flex);
+    let message = r#"{"usage":{"input_tokens":3,"output_tokens":4,"service_tier":"batch"}}"#;
+    assert_eq!(told(Dialect::Anthropic, message), Tier::Batch);
+    let start = r#"{"type":"message_start","message":{"usage":{"input_tokens":3,"output_tokens":1,"service_tier":"priority"}}}"#;
+    let end = r#"{"type":"message_delta","usage":{"output_tokens":4}}"#;
+    assert_eq!(streamed(Dialect::Anthropic, &[start, end]).unwrap().tier, Tier::Priority);
+}
+
+#[test]
+fn tokens_of_images_and_sound_are_told_apart() {
+    let media = |details: &str| {
+        let body = format!(r#"{{"usage":{{"prompt_tokens":9,"completion_tokens":4,{details}}}}}"#);
+        Dialect::OpenAi.usage_of_body(body.as_bytes()).unwrap().usage.media
+    };
+    assert!(!media(r#""prompt_tokens_details":{"audio_tokens":0,"cached_tokens":3}"#));
+    assert!(media(r#""prompt_tokens_details":{"audio_tokens":2}"#));
+    assert!(media(r#""completion_tokens_details":{"audio_tokens":2}"#));
+    assert!(media(r#""input_tokens_details":{"image_tokens":2}"#));
+}

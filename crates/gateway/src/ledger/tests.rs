@@ -5,7 +5,7 @@ mod postgres;
 use super::*;
 use crate::price::{CustomCost, Price, Rates};
 use crate::tests::{Hand, gateway, new_key};
-use crate::{Budget, Caller, KeyId, Limits, Metadata, PARTS, Usage};
+use crate::{Budget, Caller, KeyId, Limits, Metadata, PARTS, Tier, Usage};
 use base::NanoUsd;
 use serde_json::json;
 use std::sync::mpsc;
@@ -15,7 +15,7 @@ use tempfile::TempDir;
 fn price() -> Price {
     let dollars = |amount: i64| Some(NanoUsd(amount * 500_000_000));
     let rates = Rates { input: dollars(2), cached_input: dollars(1), output: dollars(4), ..Rates::default() };
-    Price { rates, above: Vec::new() }
+    Price { rates, ..Price::default() }
 }
 
 fn opening(request: &str) -> Opening {
@@ -36,6 +36,8 @@ const USAGE: Usage = Usage {
     cache_write_1h: None,
     output: 5,
     reasoning: Some(2),
+    tier: Tier::Standard,
+    media: false,
 };
 
 async fn started(clock: &Arc<Hand>) -> (TempDir, Gateway) {

@@ -17,6 +17,8 @@ const USAGE: Usage = Usage {
     cache_write_1h: None,
     output: 5,
     reasoning: None,
+    tier: crate::Tier::Standard,
+    media: false,
 };
 
 const BODY: &[u8] = br#"{"messages":[{"role":"user","content":"I am ada@example.com"}]}"#;

@@ -4,7 +4,7 @@
 //! missing cache rate being that of input, or `{"total_cost"}` in dollars.
 
 use super::{Cost, Price, Rates};
-use crate::Usage;
+use crate::{Tier, Usage};
 use base::NanoUsd;
 use protocol::Error;
 use serde_json::{Map, Value};
@@ -55,14 +55,15 @@ impl CustomCost {
             output,
             reasoning: None,
         };
-        Ok(Self::Rates(Price { rates, above: Vec::new() }))
+        Ok(Self::Rates(Price { rates, ..Price::default() }))
     }
 
     /// What a request costs; `None` when the usage it needs is not known.
     #[must_use]
     pub fn cost(&self, usage: Option<&Usage>) -> Option<Cost> {
         match self {
-            Self::Rates(price) => price.cost(usage?),
+            // Whoever names a price for tokens means all of them.
+            Self::Rates(price) => price.cost(&Usage { tier: Tier::Standard, media: false, ..*usage? }),
             Self::Total(total) => Some(Cost { cost: *total, saved: Some(NanoUsd(0)) }),
         }
     }

@@ -1,10 +1,11 @@
 //! Reads files of prices, in the form of LiteLLM's `model_prices_and_context_window.json` (dollars a token) or of
 //! models.dev's `api.json` (dollars a million tokens).
 //!
-//! Only prices of tokens are read. What a file says of batches, priority, images or sound stays unread, and a model
-//! without a price for input is left out.
+//! Only prices of tokens of text are read, in each tier that the file prices (LiteLLM's `_flex`, `_priority` and
+//! `_batches`). What it says of images or sound stays unread, and a model without a price for input is left out.
 
 use super::{Price, Rates};
+use crate::Tier;
 use base::NanoUsd;
 use serde_json::{Map, Value};
 
@@ -105,9 +106,32 @@ fn litellm_place<'a>(provider: &'a str, model: &'a str) -> (&'a str, &'a str) {
     (provider, bare.unwrap_or(model))
 }
 
+/// LiteLLM's ends of names for the tiers.
+const TIERS: [(&str, Tier); 3] =
+    [("_flex", Tier::Flex), ("_priority", Tier::Priority), ("_batches", Tier::Batch)];
+
 fn litellm(entry: &Value) -> Result<Price, String> {
+    let mut price = litellm_tier(entry, "")?;
+    for (end, tier) in TIERS {
+        let mut rates = litellm_tier(entry, end)?;
+        // A long prompt whose price in this tier is not told has none.
+        for (tokens, _) in &price.above {
+            if !rates.above.iter().any(|(told, _)| told == tokens) {
+                rates.above.push((*tokens, Rates::default()));
+            }
+        }
+        rates.above.sort_by_key(|(tokens, _)| *tokens);
+        if rates.rates.input.is_some() {
+            price.tiers.push((tier, rates));
+        }
+    }
+    Ok(price)
+}
+
+/// The prices whose names end so.
+fn litellm_tier(entry: &Value, end: &str) -> Result<Price, String> {
     let rates = |facts: &Value, suffix: &str| {
-        let rate = |name: &str| amount(facts, &format!("{name}{suffix}"), 1e6);
+        let rate = |name: &str| amount(facts, &format!("{name}{suffix}{end}"), 1e6);
         Ok::<_, String>(Rates {
             input: rate("input_cost_per_token")?,
             cached_input: rate("cache_read_input_token_cost")?,
@@ -117,16 +141,18 @@ fn litellm(entry: &Value) -> Result<Price, String> {
             reasoning: rate("output_cost_per_reasoning_token")?,
         })
     };
-    let mut price = Price { rates: rates(entry, "")?, above: Vec::new() };
+    let mut price = Price { rates: rates(entry, "")?, ..Price::default() };
     for key in entry.as_object().into_iter().flat_map(Map::keys) {
-        let tier =
-            key.strip_prefix("input_cost_per_token_above_").and_then(|rest| rest.strip_suffix("k_tokens"));
+        let tier = key
+            .strip_prefix("input_cost_per_token_above_")
+            .and_then(|rest| rest.strip_suffix(end)?.strip_suffix("k_tokens"));
         if let Some(thousands) = tier.and_then(|number| number.parse::<u64>().ok()) {
             let tier = rates(entry, &format!("_above_{thousands}k_tokens"))?;
             price.above.push((thousands.saturating_mul(1000), tier));
         }
     }
-    for tier in entry["tiered_pricing"].as_array().into_iter().flatten() {
+    let tiered = entry["tiered_pricing"].as_array().filter(|_| end.is_empty());
+    for tier in tiered.into_iter().flatten() {
         let start = tier["range"][0].as_f64().filter(|start| *start >= 0.0).ok_or("a tier has no range")?;
         if start == 0.0 {
             price.rates = rates(tier, "")?;
@@ -151,7 +177,7 @@ fn models_dev(cost: &Value) -> Result<Price, String> {
             reasoning: rate("reasoning")?,
         })
     };
-    let mut price = Price { rates: rates(cost)?, above: Vec::new() };
+    let mut price = Price { rates: rates(cost)?, ..Price::default() };
     for tier in cost["tiers"].as_array().into_iter().flatten() {
         if tier["tier"]["type"] == "context" {
             let size = tier["tier"]["size"].as_u64().ok_or("a tier has no size")?;
@@ -191,7 +217,8 @@ mod tests {
             "sample_spec": {"mode": "chat"},
             "xai/grok-x": {"litellm_provider": "xai", "input_cost_per_token": 3e-06, "output_cost_per_token": 1.5e-05,
                 "cache_read_input_token_cost": 7.5e-07, "input_cost_per_token_above_128k_tokens": 6e-06,
-                "input_cost_per_token_above_128k_tokens_priority": 9e-06, "input_cost_per_token_batches": 1e-06},
+                "input_cost_per_token_above_128k_tokens_priority": 9e-06, "input_cost_per_token_priority": 4.5e-06,
+                "input_cost_per_token_batches": 1e-06, "output_cost_per_token_batches": 7e-06},
             "custom-lab/m": {"litellm_provider": "custom-lab", "input_cost_per_token": 0},
             "dashscope/q": {"litellm_provider": "dashscope", "tiered_pricing": [
                 {"range": [0, 256000.0], "input_cost_per_token": 5e-08, "output_cost_per_token": 4e-07},
@@ -207,6 +234,13 @@ mod tests {
         assert_eq!(nanos(grok.rates.cached_input), Some(750_000_000));
         assert_eq!((grok.above.len(), grok.above[0].0), (1, 128_000));
         assert_eq!(nanos(grok.above[0].1.input), Some(6_000_000_000));
+        let [(Tier::Priority, priority), (Tier::Batch, batch)] = grok.tiers.as_slice() else {
+            panic!("{:?}", grok.tiers)
+        };
+        assert_eq!((nanos(priority.rates.input), priority.rates.output), (Some(4_500_000_000), None));
+        assert_eq!(nanos(priority.above[0].1.input), Some(9_000_000_000));
+        assert_eq!(nanos(batch.rates.output), Some(7_000_000_000));
+        assert_eq!(batch.above, [(128_000, Rates::default())], "no price is told for a long prompt");
         let tiers = &found.prices[2].2;
         assert_eq!((nanos(tiers.rates.input), tiers.above[0].0), (Some(50_000_000), 256_000));
     }

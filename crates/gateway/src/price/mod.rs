@@ -12,7 +12,7 @@ pub use book::Book;
 pub use custom::CustomCost;
 pub use import::{Imported, import};
 
-use crate::Usage;
+use crate::{Tier, Usage};
 use base::NanoUsd;
 
 /// Prices of a model, each per million tokens; `None` where it is not known.
@@ -39,6 +39,8 @@ pub struct Price {
     pub rates: Rates,
     /// For a prompt of more tokens than this, these rates hold for all of the request. In rising order.
     pub above: Vec<(u64, Rates)>,
+    /// What holds in other tiers; one that is not here has no known price.
+    pub tiers: Vec<(Tier, Price)>,
 }
 
 /// What a request cost.
@@ -60,7 +62,7 @@ impl From<base::Price> for Price {
             output: Some(price.output),
             ..Rates::default()
         };
-        Self { rates, above: Vec::new() }
+        Self { rates, ..Self::default() }
     }
 }
 
@@ -71,9 +73,17 @@ impl Price {
         self.above.iter().rev().find(|(tokens, _)| input > *tokens).map_or(&self.rates, |(_, rates)| rates)
     }
 
-    /// What this usage costs; `None` when a price is missing, or the usage contradicts itself.
+    /// What this usage costs; `None` when a price is missing, also that of its tier, when images or sound are in it, or
+    /// when it contradicts itself.
     #[must_use]
     pub fn cost(&self, usage: &Usage) -> Option<Cost> {
+        if usage.media {
+            return None;
+        }
+        if usage.tier != Tier::Standard {
+            let (_, price) = self.tiers.iter().find(|(tier, _)| *tier == usage.tier)?;
+            return price.cost(&Usage { tier: Tier::Standard, ..*usage });
+        }
         let rates = self.rates(usage.input);
         let cached = usage.cached_input.unwrap_or(0);
         let written = usage.cache_write.unwrap_or(0);
@@ -97,9 +107,15 @@ impl Price {
         Some(Cost { cost, saved })
     }
 
-    /// The most that a request can cost: so many tokens of prompt, none of them cached, and of answer.
+    /// The most that a request can cost: so many tokens of prompt, none of them cached, and of answer, in the dearest
+    /// tier, since a provider may have been told elsewhere which one to use.
     #[must_use]
     pub fn worst(&self, input: u64, output: u64) -> Option<NanoUsd> {
+        let tiers = self.tiers.iter().filter_map(|(_, price)| price.worst(input, output));
+        Some(self.worst_of_rates(input, output)?.max(tiers.max().unwrap_or_default()))
+    }
+
+    fn worst_of_rates(&self, input: u64, output: u64) -> Option<NanoUsd> {
         let rates = self.rates(input);
         let dearest = |prices: &[Option<NanoUsd>]| prices.iter().flatten().max().copied();
         total(&[

@@ -16,7 +16,7 @@ fn price() -> Price {
         output: dollars(10),
         reasoning: None,
     };
-    Price { rates, above: Vec::new() }
+    Price { rates, ..Price::default() }
 }
 
 fn usage(input: u64, cached: Option<u64>, written: Option<u64>, output: u64) -> Usage {
@@ -119,4 +119,36 @@ fn the_worst_case_is_never_below_the_cost() {
         assert!(dear.cost(&usage).unwrap().cost <= worst, "{usage:?}");
     }
     assert_eq!(Price::default().worst(1, 0), None);
+}
+
+#[test]
+fn a_tier_has_its_own_price_or_none() {
+    let mut tiered = price();
+    let flex = Rates { input: dollars(1), output: dollars(5), ..Rates::default() };
+    tiered.tiers = vec![(Tier::Flex, Price { rates: flex, ..Price::default() })];
+    let usage = usage(1000, None, None, 100);
+    check(&tiered, usage, Some((1000 * 2000 + 100 * 10_000, 0)));
+    check(&tiered, Usage { tier: Tier::Flex, ..usage }, Some((1000 * 1000 + 100 * 5000, 0)));
+    for tier in [Tier::Priority, Tier::Batch, Tier::Other] {
+        check(&tiered, Usage { tier, ..usage }, None);
+    }
+    // Its price of cached tokens is not told.
+    check(&tiered, Usage { tier: Tier::Flex, cached_input: Some(1), ..usage }, None);
+}
+
+#[test]
+fn images_and_sound_have_no_known_price() {
+    check(&price(), Usage { media: true, ..usage(1000, None, None, 100) }, None);
+}
+
+#[test]
+fn the_worst_case_is_that_of_the_dearest_tier() {
+    let mut tiered = price();
+    let plain = tiered.worst(1000, 100).unwrap();
+    let dear = Rates { input: dollars(20), output: dollars(90), ..Rates::default() };
+    tiered.tiers = vec![(Tier::Priority, Price { rates: dear, ..Price::default() })];
+    let worst = tiered.worst(1000, 100).unwrap();
+    assert!(worst > plain);
+    let dearest = tiered.cost(&Usage { tier: Tier::Priority, ..usage(1000, None, None, 100) }).unwrap();
+    assert_eq!(worst, dearest.cost);
 }

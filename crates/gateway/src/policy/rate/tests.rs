@@ -114,7 +114,7 @@ async fn tokens_that_answers_used_hold_up_the_next_request_in_every_process() {
             caller,
             provider: "p".to_owned(),
             model: "m".to_owned(),
-            price: Some(Price { rates, above: Vec::new() }),
+            price: Some(Price { rates, ..Price::default() }),
             most: Some((1, 1)),
         };
         gateway.enter(opening).await.unwrap()

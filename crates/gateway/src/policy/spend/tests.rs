@@ -25,6 +25,8 @@ const USAGE: Usage = Usage {
     cache_write_1h: None,
     output: 5,
     reasoning: None,
+    tier: crate::Tier::Standard,
+    media: false,
 };
 
 fn opening(caller: Caller, provider: &str, model: &str) -> Opening {
@@ -35,7 +37,7 @@ fn opening(caller: Caller, provider: &str, model: &str) -> Opening {
         caller,
         provider: provider.to_owned(),
         model: model.to_owned(),
-        price: Some(Price { rates, above: Vec::new() }),
+        price: Some(Price { rates, ..Price::default() }),
         most: Some((100, 10)),
     }
 }
