@@ -16,7 +16,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 pub struct Asked {
     pub path: String,
     pub body: Value,
-    /// The number that the client gave it, as `user`.
+    /// What the client calls it: what stands in its text between `id:` and `;`, which no translation loses.
     pub id: String,
     /// How many came before it with the same number.
     pub before: usize,
@@ -107,8 +107,10 @@ fn connection(shared: &Shared, mut stream: TcpStream) {
     let _ = stream.set_nodelay(true);
     let mut bytes = Vec::new();
     while let Some((path, body)) = request(&mut stream, &mut bytes) {
+        let text = String::from_utf8_lossy(&body).into_owned();
+        let id = text.split("id:").nth(1).and_then(|rest| rest.split(';').next()).unwrap_or_default();
+        let id = id.replace("\\/", "/");
         let body: Value = serde_json::from_slice(&body).unwrap_or(Value::Null);
-        let id = body["user"].as_str().unwrap_or_default().to_owned();
         let asked = {
             let mut seen = shared.seen.lock().unwrap_or_else(PoisonError::into_inner);
             let before = seen.asked.iter().filter(|asked| asked.id == id).count();

@@ -67,12 +67,11 @@ fn a_client_that_vanishes_ends_the_providers_connection_on_each_surface() {
     let running = home.start(&[]);
     let messages = |id: &str, stream: bool, model: &str| chat_body(id, model, stream);
     let input = |id: &str, stream: bool, model: &str| {
-        format!(r#"{{"model":"{model}","user":"{id}","stream":{stream},"input":"a"}}"#)
+        format!(r#"{{"model":"{model}","stream":{stream},"input":"id:{id};"}}"#)
     };
-    let embed =
-        |id: &str, _: bool, model: &str| format!(r#"{{"model":"{model}","user":"{id}","input":"a"}}"#);
+    let embed = |id: &str, _: bool, model: &str| format!(r#"{{"model":"{model}","input":"id:{id};"}}"#);
     let prompt = |id: &str, stream: bool, model: &str| {
-        format!(r#"{{"model":"{model}","user":"{id}","stream":{stream},"prompt":"a"}}"#)
+        format!(r#"{{"model":"{model}","stream":{stream},"prompt":"id:{id};"}}"#)
     };
     type Body<'a> = &'a dyn Fn(&str, bool, &str) -> String;
     let cf = "/client/v4/accounts/default/ai/v1";

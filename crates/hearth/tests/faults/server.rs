@@ -196,6 +196,6 @@ pub fn chat(address: &str, key: &str, id: &str, model: &str, stream: bool) -> Op
 
 pub fn chat_body(id: &str, model: &str, stream: bool) -> String {
     format!(
-        r#"{{"model":"{model}","user":"{id}","stream":{stream},"max_tokens":100,"messages":[{{"role":"user","content":"Go on."}}]}}"#
+        r#"{{"model":"{model}","stream":{stream},"max_tokens":100,"messages":[{{"role":"user","content":"id:{id};"}}]}}"#
     )
 }
