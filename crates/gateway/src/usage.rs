@@ -70,6 +70,9 @@ impl Usage {
             cache_write_1h: add(self.cache_write_1h, other.cache_write_1h),
             output: self.output.saturating_add(other.output),
             reasoning: add(self.reasoning, other.reasoning),
+            // Two tiers have no price together.
+            tier: if self.tier == other.tier { self.tier } else { Tier::Other },
+            media: self.media || other.media,
         }
     }
 }
