@@ -85,7 +85,7 @@ fn a_stream_and_a_whole_answer_say_and_cost_the_same() {
         output: Some(NanoUsd(9_999_999_999)),
         ..Rates::default()
     };
-    let price = Price { rates, above: Vec::new() };
+    let price = Price { rates, ..Price::default() };
     for (dialect, stream, body) in ANSWERS {
         let (streamed, whole) = (streamed(dialect, std::iter::once(stream.as_bytes())), whole(dialect, body));
         assert_eq!(streamed, whole, "{dialect:?}");
