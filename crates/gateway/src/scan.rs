@@ -41,8 +41,14 @@ pub enum Field {
     ServiceTier,
     /// `store`.
     Store,
+    /// `generationConfig`, of Gemini.
+    GenerationConfig,
+    /// `inferenceConfig`, of Bedrock's Converse.
+    InferenceConfig,
     /// `usage`, of an answer.
     Usage,
+    /// `usageMetadata`, of an answer of Gemini.
+    UsageMetadata,
     /// `error`, of an answer.
     Error,
     /// `type`, of an answer.
@@ -52,7 +58,7 @@ pub enum Field {
 }
 
 /// Every field with its name; the order is that of [`Field`].
-const FIELDS: [(&str, Field); 16] = [
+const FIELDS: [(&str, Field); 19] = [
     ("model", Field::Model),
     ("stream", Field::Stream),
     ("stream_options", Field::StreamOptions),
@@ -65,7 +71,10 @@ const FIELDS: [(&str, Field); 16] = [
     ("metadata", Field::Metadata),
     ("service_tier", Field::ServiceTier),
     ("store", Field::Store),
+    ("generationConfig", Field::GenerationConfig),
+    ("inferenceConfig", Field::InferenceConfig),
     ("usage", Field::Usage),
+    ("usageMetadata", Field::UsageMetadata),
     ("error", Field::Error),
     ("type", Field::Type),
     ("object", Field::Object),
@@ -149,6 +158,8 @@ impl From<ScanError> for Error {
 pub struct Scan {
     /// The values' bytes, by [`Field`].
     values: [Option<(usize, usize)>; FIELDS.len()],
+    /// Where the names of members begin, by [`Field`], with their quotes.
+    names: [usize; FIELDS.len()],
     /// Just after the opening brace.
     inside: usize,
     empty: bool,
@@ -162,7 +173,8 @@ pub fn scan(body: &[u8]) -> Result<Scan, ScanError> {
     let mut reader = Reader { bytes: body, at: 0 };
     reader.space();
     reader.expect(b'{', "an object")?;
-    let mut scan = Scan { values: [None; FIELDS.len()], inside: reader.at, empty: false };
+    let mut scan =
+        Scan { values: [None; FIELDS.len()], names: [0; FIELDS.len()], inside: reader.at, empty: false };
     reader.space();
     if reader.take(b'}') {
         scan.empty = true;
@@ -172,10 +184,11 @@ pub fn scan(body: &[u8]) -> Result<Scan, ScanError> {
             reader.space();
             let start = reader.at;
             reader.value()?;
-            if let Some(field) = Field::named(&body[name])
-                && scan.values[field as usize].replace((start, reader.at)).is_some()
-            {
-                return Err(ScanError::Twice(field));
+            if let Some(field) = Field::named(&body[name.clone()]) {
+                scan.names[field as usize] = name.start - 1;
+                if scan.values[field as usize].replace((start, reader.at)).is_some() {
+                    return Err(ScanError::Twice(field));
+                }
             }
             reader.space();
             if reader.take(b'}') {
@@ -261,6 +274,14 @@ impl Edits {
             }
         };
         self.0.push(edit);
+    }
+
+    /// Puts another member in the place of one, where it is there.
+    pub fn replace(&mut self, scan: &Scan, field: Field, name: &str, json: &str) {
+        if let Some((_, end)) = scan.values[field as usize] {
+            let member = Bytes::from(format!("\"{name}\":{json}"));
+            self.0.push((scan.names[field as usize]..end, member));
+        }
     }
 
     /// The body with these changes, as pieces of the old one with the new between them.

@@ -210,3 +210,14 @@ proptest! {
         prop_assert_eq!(plain(&bytes, 0), each);
     }
 }
+
+#[test]
+fn a_member_gives_its_place_to_another() {
+    let body = Bytes::from_static(br#"{ "a":1, "mod\u0065l" : "x", "b":2}"#);
+    let found = scan(&body).unwrap();
+    let mut edits = Edits::none();
+    edits.replace(&found, Field::Model, "version", "\"v\"");
+    edits.replace(&found, Field::N, "n", "1");
+    let text = String::from_utf8(edits.apply(&body).0.concat()).unwrap();
+    assert_eq!(text, r#"{ "a":1, "version":"v", "b":2}"#);
+}

@@ -6,10 +6,12 @@
 mod answer;
 pub mod anthropic;
 mod backend;
+pub mod bedrock;
 mod delta;
 mod error;
 mod event;
 mod fields;
+pub mod gemini;
 mod json;
 pub mod openai;
 mod places;

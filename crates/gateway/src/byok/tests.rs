@@ -38,7 +38,8 @@ async fn used(gateway: &Gateway, alias: Option<&str>, times: usize) -> Vec<Strin
     let kept = gateway.with_kept_keys(DEFAULT, DEFAULT, &provider, alias).await.unwrap();
     let kept = kept.unwrap_or(provider);
     for _ in 0..times {
-        used.push(kept.next_key().unwrap().to_str().unwrap().trim_start_matches("Bearer ").to_owned());
+        let crate::credential::Credential::Header(value) = &**kept.next_key().unwrap() else { panic!() };
+        used.push(value.to_str().unwrap().trim_start_matches("Bearer ").to_owned());
     }
     used
 }

@@ -6,7 +6,7 @@
 
 use super::stream::{Events, Raw};
 use super::{Target, retry};
-use crate::dialect::{Fault, Reported};
+use crate::dialect::{Dialect, Fault, Reported};
 use crate::provider::Configured;
 use crate::upstream::{Sent, Upstream, chunk};
 use bytes::{Bytes, BytesMut};
@@ -116,7 +116,11 @@ pub(super) async fn attempt(
             value.get(..kind.len()).is_some_and(|start| start.eq_ignore_ascii_case(kind))
         })
     };
-    if is("text/event-stream") {
+    let kind = match target.dialect {
+        Dialect::Bedrock => "application/vnd.amazon.eventstream",
+        _ => "text/event-stream",
+    };
+    if is(kind) {
         return first_event(head, body, target, deadline, limit).await;
     }
     if is("application/json") {

@@ -2,12 +2,12 @@
 //! read as canonical deltas. All else, from the ledger to retries, is as for a call that is passed on.
 
 use super::attempt::{Begun, Failed};
+use super::framing::{Framing, event};
 use super::stream::Events;
 use super::{Call, KeyOf, Proxy, Reached, Target, headers, retry::Policy};
+use crate::dialect::Dialect;
 use crate::ledger::Entry;
 use crate::provider::Configured;
-use crate::scan::Pieces;
-use crate::sse::{self, Framer};
 use crate::{Caller, Gateway};
 use bytes::Bytes;
 use futures::StreamExt;
@@ -57,7 +57,7 @@ impl Proxy {
         let mut targets = Vec::with_capacity(offers.len());
         let mut refused = None;
         for (provider, model) in offers {
-            match target(provider, model, &request, unlimited) {
+            match target(provider, &model, &request, unlimited) {
                 Ok(target) => targets.push(target),
                 Err(error) => refused = refused.or(Some(error)),
             }
@@ -134,18 +134,18 @@ impl Proxy {
 /// Who may answer, with the request in its dialect.
 fn target(
     provider: Arc<Configured>,
-    model: String,
+    model: &str,
     request: &GenerateRequest,
     unlimited: u64,
 ) -> Result<Target, Error> {
-    let dialect = provider.dialect;
-    let written = dialect.write(&provider, &model, request)?;
+    let dialect = provider.dialect_of(model);
     let not_there = || Error::new(ErrorKind::RouteNotFound, "This model cannot be asked for at its provider");
-    let url = provider.url(&written.path, written.query).ok_or_else(not_there)?;
+    let way = provider.way(dialect, dialect.task(), model, request.stream).ok_or_else(not_there)?;
+    let url = provider.url(&way.path, way.query.as_deref()).ok_or_else(not_there)?;
+    let body = way.body(dialect.write(&provider, &way.model, request)?)?;
     let longest = request.max_tokens.map_or(unlimited, u64::from);
-    let most = Some((written.body.len() as u64, longest.saturating_mul(request.choices.max(1).into())));
-    let body = Pieces::from(written.body);
-    Ok(Target { provider, dialect, model, url, body, strip_usage: false, most })
+    let most = Some((body.len() as u64, longest.saturating_mul(request.choices.max(1).into())));
+    Ok(Target { provider, dialect, model: way.model, url, body, strip_usage: false, most })
 }
 
 /// Ends the entry of an answer that is none.
@@ -210,7 +210,8 @@ fn kind(status: StatusCode, code: &str) -> ErrorKind {
 struct Reading {
     events: Box<Events>,
     reader: Box<dyn AnswerReader>,
-    framer: Framer,
+    dialect: Dialect,
+    framing: Framing,
     ready: VecDeque<Result<Delta, Error>>,
     ended: bool,
 }
@@ -218,15 +219,15 @@ struct Reading {
 impl Reading {
     fn new(mut events: Box<Events>, entry: Option<Entry>, reader: Box<dyn AnswerReader>) -> Self {
         events.account(entry);
-        Self { events, reader, framer: Framer::default(), ready: VecDeque::new(), ended: false }
+        let dialect = events.dialect();
+        Self { events, reader, dialect, framing: Framing::new(dialect), ready: VecDeque::new(), ended: false }
     }
 
     fn read(&mut self, frame: &[u8]) {
-        let Some(data) = sse::data(frame) else { return };
+        let Some((name, data)) = event(self.dialect, frame) else { return };
         if self.ready.back().is_some_and(Result::is_err) {
             return;
         }
-        let name = sse::name(frame).and_then(|name| std::str::from_utf8(name).ok());
         let read = match std::str::from_utf8(&data) {
             Ok(data) => self.reader.event(name, data),
             Err(error) => Err(Error::new(ErrorKind::Upstream, format!("an event is not UTF-8: {error}"))),
@@ -267,7 +268,7 @@ impl Reading {
                     return Some(Err(error));
                 }
                 None => {
-                    let rest = std::mem::take(&mut self.framer).rest();
+                    let rest = self.framing.rest();
                     self.read(&rest);
                     let end = self.reader.end();
                     self.take(end);
@@ -280,9 +281,9 @@ impl Reading {
     }
 
     fn push(&mut self, bytes: Bytes) {
-        match self.framer.push(bytes) {
+        match self.framing.push(bytes) {
             Ok(frames) => frames.iter().for_each(|frame| self.read(&frame)),
-            Err(error) => self.ready.push_back(Err(Error::new(ErrorKind::Upstream, error.to_string()))),
+            Err(why) => self.ready.push_back(Err(Error::new(ErrorKind::Upstream, why))),
         }
     }
 

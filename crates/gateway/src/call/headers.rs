@@ -1,10 +1,12 @@
 //! Which headers cross: to the provider all that are not the connection's, the gateway's or a key of Hearth's; back to
 //! the client all that are not the connection's.
 
+use crate::credential::Credential;
 use crate::dialect::Dialect;
 use crate::provider::Configured;
 use hyper::http::{HeaderMap, HeaderName, HeaderValue, header};
 use protocol::{Error, ErrorKind};
+use std::sync::Arc;
 
 /// Headers of one connection (RFC 9110, 7.6.1), and what is made anew for the next one.
 const OF_THE_CONNECTION: &[&str] = &[
@@ -34,7 +36,10 @@ const OF_THE_CLIENT: &[&str] = &[
 ];
 
 /// Where a client may show a key.
-const KEYS: &[&str] = &["authorization", "x-api-key", "api-key"];
+const KEYS: &[&str] = &["authorization", "x-api-key", "api-key", "x-goog-api-key"];
+
+/// What belongs to a signature of Amazon's beside `authorization`.
+const OF_A_SIGNATURE: &[&str] = &["x-amz-content-sha256", "x-amz-date", "x-amz-security-token"];
 
 /// What our own keys begin with.
 const OURS: &[u8] = b"hearth_";
@@ -61,7 +66,7 @@ fn named_by_connection(headers: &HeaderMap) -> Vec<String> {
     values.flat_map(|value| value.split(',')).map(|name| name.trim().to_ascii_lowercase()).collect()
 }
 
-/// The headers that go to a provider.
+/// The headers that go to a provider, and the key that is not in them yet: it signs, or is changed for a token.
 ///
 /// # Errors
 /// When it wants a key and there is none.
@@ -69,7 +74,7 @@ pub(super) fn to_provider(
     headers: &HeaderMap,
     provider: &Configured,
     key_of: KeyOf,
-) -> Result<HeaderMap, Error> {
+) -> Result<(HeaderMap, Option<Arc<Credential>>), Error> {
     let named = named_by_connection(headers);
     let key_header = provider.key_header();
     let is_key = |name: &HeaderName| KEYS.contains(&name.as_str()) || *name == key_header;
@@ -87,9 +92,16 @@ pub(super) fn to_provider(
     let theirs = headers.iter().filter(|(name, value)| is_key(name) && !is_ours(value.as_bytes()));
     let theirs: Vec<_> = theirs.collect();
     match provider.next_key() {
-        Some(key) if key_of == KeyOf::Settings || theirs.is_empty() => {
-            sent.insert(key_header, key.clone());
-        }
+        Some(key) if key_of == KeyOf::Settings || theirs.is_empty() => match &**key {
+            Credential::Header(value) => {
+                sent.insert(key_header, value.clone());
+            }
+            Credential::Google(_) => return Ok((sent, Some(Arc::clone(key)))),
+            Credential::Aws(_) => {
+                OF_A_SIGNATURE.iter().for_each(|name| drop(sent.remove(*name)));
+                return Ok((sent, Some(Arc::clone(key))));
+            }
+        },
         None if theirs.is_empty() && !provider.local => {
             let slug = &provider.slug;
             let message = format!(
@@ -110,7 +122,7 @@ pub(super) fn to_provider(
             }
         }
     }
-    Ok(sent)
+    Ok((sent, None))
 }
 
 /// Of a client's headers those that count for a request that was written anew: its keys, who it is, and what it wants of
@@ -198,14 +210,14 @@ mod tests {
             ("accept-encoding", "identity"),
             ("authorization", "Bearer sk"),
         ]);
-        assert_eq!(sent.unwrap(), expected);
+        assert_eq!(sent.unwrap().0, expected);
     }
 
     #[test]
     fn the_key_that_goes_is_the_settings_or_the_one_meant_for_the_provider() {
         let shown = headers(&[("authorization", "Bearer theirs")]);
         let sent = |headers: &HeaderMap, slug: &str, key, key_of| {
-            let sent = to_provider(headers, &provider(slug, key), key_of)?;
+            let (sent, _) = to_provider(headers, &provider(slug, key), key_of)?;
             let found =
                 KEYS.iter().filter_map(|name| Some(format!("{name} {}", sent.get(*name)?.to_str().unwrap())));
             Ok::<_, Error>(found.collect::<Vec<_>>())
@@ -233,7 +245,7 @@ mod tests {
     fn anthropics_version_is_sent_where_the_client_says_none() {
         let provider = provider("anthropic", Some("sk"));
         let version = |headers: &HeaderMap| {
-            let sent = to_provider(headers, &provider, KeyOf::Settings).unwrap();
+            let (sent, _) = to_provider(headers, &provider, KeyOf::Settings).unwrap();
             sent["anthropic-version"].to_str().unwrap().to_owned()
         };
         assert_eq!(version(&HeaderMap::new()), "2023-06-01");

@@ -7,11 +7,10 @@
 use super::attempt::{Begun, Failed};
 use super::breaker::{Breakers, Outcome};
 use super::retry::Hedge;
-use super::{Call, Proxy, Target, enter};
+use super::{Call, Proxy, Signed, Target, enter};
 use crate::Gateway;
 use crate::ledger::Entry;
 use base::Clock;
-use hyper::http::HeaderMap;
 use std::collections::{HashMap, VecDeque};
 use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -77,7 +76,7 @@ impl Proxy {
         ledger: Option<&Gateway>,
         call: &Call,
         target: &Target,
-        (circuit, headers): (&str, &HeaderMap),
+        (circuit, headers): (&str, &Signed),
         entry: Option<Entry>,
     ) -> (Result<Begun, Failed>, Option<Entry>) {
         let began = self.clock.now();

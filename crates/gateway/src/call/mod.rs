@@ -7,6 +7,7 @@
 
 mod attempt;
 pub mod breaker;
+mod framing;
 mod generate;
 mod headers;
 mod hedge;
@@ -17,9 +18,10 @@ mod turn;
 pub use generate::{Asking, Fetched, Generated};
 pub use headers::KeyOf;
 
+use crate::credential::{Credential, aws, google};
 use crate::dialect::Dialect;
 use crate::ledger::{Entry, Opening};
-use crate::provider::{Configured, Providers};
+use crate::provider::{Auth, Configured, Providers};
 use crate::scan::Pieces;
 use crate::upstream::{Sent, Upstream};
 use crate::{Caller, Gateway, byok};
@@ -29,6 +31,7 @@ use breaker::{Breakers, Outcome};
 use bytes::Bytes;
 use futures::StreamExt;
 use futures::stream::BoxStream;
+use hyper::http::header::AUTHORIZATION;
 use hyper::http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri};
 use protocol::{Error, ErrorKind};
 use retry::Policy;
@@ -72,6 +75,9 @@ pub struct Target {
     pub most: Option<(u64, u64)>,
 }
 
+/// Headers, and the keys that sign a request.
+type Signed = (HeaderMap, Option<Arc<Credential>>);
+
 /// The body of an answer.
 pub enum AnswerBody {
     /// All of it.
@@ -99,6 +105,7 @@ pub struct Proxy {
     breakers: Arc<Breakers>,
     /// How long first bytes took.
     first_bytes: hedge::FirstBytes,
+    tokens: google::Tokens,
     clock: Arc<dyn Clock>,
     /// How many pauses were drawn.
     draws: AtomicU32,
@@ -122,6 +129,7 @@ impl Proxy {
             upstream,
             breakers: Arc::default(),
             first_bytes: hedge::FirstBytes::default(),
+            tokens: google::Tokens::default(),
             clock,
             draws: AtomicU32::new(0),
             retries: AtomicU64::new(0),
@@ -191,7 +199,7 @@ impl Proxy {
                 resting = Some((slug, resting.map_or(rest, |(_, least)| rest.min(least))));
                 continue;
             }
-            let headers = match headers::to_provider(&call.headers, &provider, key_of(call)) {
+            let headers = match self.headers(call, &provider).await {
                 Ok(headers) => headers,
                 Err(_) if step + 1 < call.targets.len() => continue,
                 Err(error) => return Err(error),
@@ -266,17 +274,48 @@ impl Proxy {
         Ok(all.into())
     }
 
-    async fn attempts(&self, call: &Call, target: &Target, headers: &HeaderMap) -> Result<Begun, Failed> {
+    /// The headers for a provider, and the keys that sign each attempt.
+    async fn headers(&self, call: &Call, provider: &Configured) -> Result<Signed, Error> {
+        let (mut headers, credential) = headers::to_provider(&call.headers, provider, key_of(call))?;
+        if let Some(Credential::Google(account)) = credential.as_deref() {
+            let token = self.tokens.get(account, &self.upstream, &*self.clock).await;
+            let named =
+                |error: Error| Error { message: format!("{}: {}", provider.slug, error.message), ..error };
+            headers.insert(AUTHORIZATION, token.map_err(named)?);
+        }
+        Ok((headers, credential))
+    }
+
+    /// The request of an attempt.
+    fn request(&self, call: &Call, target: &Target, (headers, credential): &Signed) -> Request<Sent> {
+        let mut request = Request::new(Sent::from(target.body.clone()));
+        *request.method_mut() = call.method.clone();
+        *request.uri_mut() = target.url.clone();
+        let mut headers = headers.clone();
+        if let (Some(Credential::Aws(keys)), Auth::Aws(service)) =
+            (credential.as_deref(), target.provider.auth)
+        {
+            let place = aws::Place { region: target.provider.region_of(&target.url), service };
+            let body = &target.body.0;
+            let signed =
+                keys.sign(place, &call.method, &target.url, &mut headers, body, self.clock.unix_seconds());
+            assert!(
+                signed.is_some(),
+                "an address without a host, or a key that no header can hold, was let in"
+            );
+        }
+        *request.headers_mut() = headers;
+        request
+    }
+
+    async fn attempts(&self, call: &Call, target: &Target, signed: &Signed) -> Result<Begun, Failed> {
         let policy = &call.policy;
         let limits = target.provider.timeouts;
         for done in 1.. {
             // The last of several waits as long as it takes.
             let limit = policy.first_byte;
             let limit = limit.filter(|_| policy.strict || done < policy.attempts || policy.attempts == 1);
-            let mut request = Request::new(Sent::from(target.body.clone()));
-            *request.method_mut() = call.method.clone();
-            *request.uri_mut() = target.url.clone();
-            *request.headers_mut() = headers.clone();
+            let request = self.request(call, target, signed);
             let limit = limit.unwrap_or(limits.first_byte);
             let attempted = attempt(&self.upstream, request, target, limit).await;
             let failed = match attempted {
@@ -331,7 +370,8 @@ fn key_of(call: &Call) -> KeyOf {
 
 /// Enters a call that may cost something.
 async fn enter(ledger: Option<&Gateway>, call: &Call, target: &Target) -> Result<Option<Entry>, Error> {
-    let Some(ledger) = ledger.filter(|_| call.method == Method::POST) else { return Ok(None) };
+    let counts = target.provider.asked(target.url.path()).counts;
+    let Some(ledger) = ledger.filter(|_| call.method == Method::POST && !counts) else { return Ok(None) };
     let opening = Opening {
         request: uuid::Uuid::now_v7().to_string(),
         caller: call.caller.clone(),

@@ -7,19 +7,20 @@
 //! the entry interrupted, with the usage that was seen.
 
 use super::breaker::Outcome;
+use super::framing::{Framing, event};
 use super::hedge::Told;
 use super::turn::Turn;
 use super::{Target, retry};
 use crate::dialect::{Dialect, Fault, Watcher};
+use crate::eventstream;
 use crate::ledger::Entry;
-use crate::sse::{self, Framer};
 use crate::upstream::chunk;
 use bytes::Bytes;
 use futures::stream::unfold;
 use futures::{FutureExt, Stream};
 use hyper::body::Incoming;
 use hyper::http::StatusCode;
-use protocol::{Error, ErrorKind, anthropic, openai};
+use protocol::{Error, ErrorKind, anthropic, gemini, openai};
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
@@ -32,9 +33,6 @@ const SILENCE: Duration = Duration::from_secs(15);
 /// Most pieces that are taken before what is there goes out.
 const GATHERED: usize = 16;
 
-/// What clients that parse events pass over.
-const KEEP_ALIVE: &[u8] = b": keep-alive\n\n";
-
 /// The status of an entry whose answer broke off.
 const BROKEN: u16 = 502;
 
@@ -44,12 +42,14 @@ pub(super) struct Events {
     slug: Arc<str>,
     dialect: Dialect,
     idle: Duration,
-    framer: Framer,
+    framing: Framing,
     watcher: Watcher,
     /// Whether the chunk of usage is taken out, because the client did not ask for it.
     strip_usage: bool,
     /// What goes out next; before what is marked, the entry is settled.
     ready: VecDeque<(Bytes, bool)>,
+    /// What may be the last: it waits for the end, or for more.
+    held: Bytes,
     has_data: bool,
     has_last: bool,
     ended: bool,
@@ -68,10 +68,11 @@ impl Events {
             slug: Arc::clone(&target.provider.slug),
             dialect: target.dialect,
             idle: target.provider.timeouts.idle,
-            framer: Framer::default(),
+            framing: Framing::new(target.dialect),
             watcher: Watcher::new(target.dialect),
             strip_usage: target.strip_usage,
             ready: VecDeque::new(),
+            held: Bytes::new(),
             has_data: false,
             has_last: false,
             ended: false,
@@ -93,6 +94,11 @@ impl Events {
         }
     }
 
+    /// What is spoken.
+    pub(super) const fn dialect(&self) -> Dialect {
+        self.dialect
+    }
+
     /// Whether an event with data has come.
     pub(super) const fn has_data(&self) -> bool {
         self.has_data
@@ -108,7 +114,8 @@ impl Events {
         match chunk(&mut self.body).await {
             None => {
                 self.ended = true;
-                let rest = std::mem::take(&mut self.framer).rest();
+                self.release();
+                let rest = self.framing.rest();
                 if !rest.is_empty() {
                     self.look(&rest);
                     self.ready.push_back((rest, false));
@@ -132,6 +139,7 @@ impl Events {
                 Some(Ok(true)) => {}
                 Some(Ok(false)) | None => break,
                 Some(Err(why)) => {
+                    self.release();
                     self.broke = Some(why);
                     break;
                 }
@@ -141,7 +149,7 @@ impl Events {
 
     fn look(&mut self, frame: &[u8]) -> crate::dialect::Seen {
         let seen = self.watcher.frame(frame);
-        self.has_data = self.has_data || sse::data(frame).is_some();
+        self.has_data = self.has_data || event(self.dialect, frame).is_some();
         if seen.usage
             && let (Some(entry), Some(reported)) = (&mut self.entry, self.watcher.reported())
         {
@@ -151,11 +159,20 @@ impl Events {
     }
 
     fn take(&mut self, bytes: Bytes) -> Result<(), String> {
-        let frames = self.framer.push(bytes).map_err(|error| error.to_string())?;
+        let frames = self.framing.push(bytes)?;
+        if !frames.ends.is_empty() {
+            self.release();
+        }
         // Begins where the last piece ended; frames that nothing is done to go out together.
         let (mut from, mut start, mut settles) = (0, 0, false);
+        let whole = frames.bytes.len();
         for end in frames.ends {
             let seen = self.look(&frames.bytes[start..end]);
+            if seen.closing && end == whole {
+                self.put(frames.bytes.slice(from..start), settles);
+                self.held = frames.bytes.slice(start..);
+                return Ok(());
+            }
             let last = seen.last && !self.has_last;
             let strip = self.strip_usage && seen.usage_only;
             if last || strip {
@@ -168,6 +185,12 @@ impl Events {
         }
         self.put(frames.bytes.slice(from..start), settles);
         Ok(())
+    }
+
+    /// What was held back goes on.
+    fn release(&mut self) {
+        let held = std::mem::take(&mut self.held);
+        self.put(held, false);
     }
 
     fn put(&mut self, bytes: Bytes, settles: bool) {
@@ -217,8 +240,20 @@ impl Events {
     /// An error as the last event of a stream.
     fn event(&self, error: &Error) -> Bytes {
         match self.dialect {
-            Dialect::OpenAi => format!("data: {}\n\n", openai::error::body(error)),
+            Dialect::OpenAi | Dialect::Cohere | Dialect::Other => {
+                format!("data: {}\n\n", openai::error::body(error))
+            }
             Dialect::Anthropic => format!("event: error\ndata: {}\n\n", anthropic::error::body(error, None)),
+            Dialect::Gemini => format!("data: {}\n\n", gemini::error::body(error)),
+            Dialect::Bedrock => {
+                let headers = [
+                    (":exception-type", "modelStreamErrorException"),
+                    (":content-type", "application/json"),
+                    (":message-type", "exception"),
+                ];
+                let said = serde_json::json!({"message": error.message}).to_string();
+                return eventstream::encode(&headers, said.as_bytes());
+            }
         }
         .into()
     }
@@ -246,14 +281,23 @@ impl Events {
                     silent = Duration::ZERO;
                     self.gather().await;
                 }
-                Ok(Err(why)) => return Some(Err(self.broken(ErrorKind::Upstream, &why).await)),
+                Ok(Err(why)) => {
+                    self.release();
+                    self.broke = Some(why);
+                }
                 Err(_) => {
                     silent += SILENCE.min(self.idle);
                     if silent >= self.idle {
+                        self.release();
+                        if !self.ready.is_empty() {
+                            continue;
+                        }
                         let why = format!("its stream was silent for {silent:?}");
                         return Some(Err(self.broken(ErrorKind::UpstreamTimeout, &why).await));
                     }
-                    return Some(Ok(Bytes::from_static(KEEP_ALIVE)));
+                    if let Some(comment) = self.framing.keep_alive() {
+                        return Some(Ok(comment));
+                    }
                 }
             }
         }

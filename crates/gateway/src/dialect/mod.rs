@@ -6,12 +6,13 @@
 //! `protocol`'s.
 
 mod anthropic;
+mod bedrock;
+mod cohere;
+mod gemini;
 mod openai;
 mod translate;
 
-pub use translate::Written;
-
-use crate::scan::{Field, scan};
+use crate::scan::{Field, Scan, ScanError, scan};
 use crate::sse;
 use crate::usage::{Tier, Usage};
 use memchr::memmem::Finder;
@@ -24,6 +25,14 @@ pub enum Dialect {
     OpenAi,
     /// Anthropic's Messages.
     Anthropic,
+    /// Gemini's `generateContent` and what stands beside it, on Google AI Studio and Vertex AI.
+    Gemini,
+    /// Amazon Bedrock's Converse, and what its other paths tell in its own words.
+    Bedrock,
+    /// Cohere's own chat.
+    Cohere,
+    /// Something that nothing is read of.
+    Other,
 }
 
 /// A usage with the JSON it was read from.
@@ -52,14 +61,64 @@ impl Dialect {
         match self {
             Self::OpenAi => openai::usage(raw),
             Self::Anthropic => anthropic::usage(raw),
+            Self::Gemini => gemini::usage(raw),
+            Self::Bedrock => bedrock::usage(raw),
+            Self::Cohere => cohere::usage(raw),
+            Self::Other => None,
         }
+    }
+
+    /// The member of an answer that tells usage.
+    const fn usage_field(self) -> Field {
+        match self {
+            Self::OpenAi | Self::Anthropic | Self::Bedrock | Self::Cohere | Self::Other => Field::Usage,
+            Self::Gemini => Field::UsageMetadata,
+        }
+    }
+
+    /// The most tokens that a request's answers may have, where it sets a limit.
+    ///
+    /// # Errors
+    /// Names the member that is no count.
+    pub fn longest(self, found: &Scan, body: &[u8]) -> Result<Option<u64>, ScanError> {
+        match self {
+            Self::Gemini => return Ok(gemini::longest(found, body)),
+            Self::Bedrock => return Ok(bedrock::longest(found, body)),
+            Self::OpenAi | Self::Anthropic | Self::Cohere | Self::Other => {}
+        }
+        let mut most = None;
+        for field in [Field::MaxTokens, Field::MaxCompletionTokens, Field::MaxOutputTokens] {
+            most = most.max(found.count(body, field)?);
+        }
+        Ok(most)
+    }
+
+    /// How many answers a request asks for.
+    ///
+    /// # Errors
+    /// Names the member that is no count.
+    pub fn answers(self, found: &Scan, body: &[u8]) -> Result<u64, ScanError> {
+        let answers = match self {
+            Self::Gemini => gemini::answers(found, body),
+            Self::Bedrock | Self::Cohere | Self::Other => None,
+            Self::OpenAi | Self::Anthropic => found.count(body, Field::N)?,
+        };
+        Ok(answers.unwrap_or(1).max(1))
     }
 
     /// The usage that a whole answer tells.
     #[must_use]
     pub fn usage_of_body(self, body: &[u8]) -> Option<Reported> {
-        let members = scan(body).ok()?;
-        let raw = members.raw(body, Field::Usage)?.to_owned();
+        let members = match scan(body) {
+            Ok(members) => members,
+            // A stream of Gemini's that was not asked for as events is a list of the same objects.
+            Err(_) if self == Self::Gemini => return gemini::usage_of_list(body),
+            Err(_) => return None,
+        };
+        let Some(raw) = members.raw(body, self.usage_field()) else {
+            return if self == Self::Bedrock { bedrock::usage_beside(body) } else { None };
+        };
+        let raw = raw.to_owned();
         let mut usage = self.usage(&serde_json::from_slice(&raw).ok()?)?;
         if self == Self::OpenAi
             && let Some(tier) = openai::tier(&members, body)
@@ -72,6 +131,9 @@ impl Dialect {
     /// The error that a whole answer is, though its status said that all was well.
     #[must_use]
     pub fn fault_of_body(self, body: &[u8]) -> Option<Fault> {
+        if self == Self::Other {
+            return None;
+        }
         if body.trim_ascii().is_empty() {
             return Some(Fault { status: None, message: "the answer is empty".to_owned() });
         }
@@ -119,6 +181,8 @@ pub struct Seen {
     pub usage: bool,
     /// It is the last of an answer: what comes before it is all.
     pub last: bool,
+    /// It may be the last: only the end of the stream, or another frame, tells.
+    pub closing: bool,
 }
 
 /// Watches a stream, frame by frame.
@@ -139,13 +203,26 @@ impl Watcher {
     #[must_use]
     pub fn new(dialect: Dialect) -> Self {
         let finder = Finder::new;
-        let (usage, error) = (finder("\"usage\""), finder("\"error\""));
+        let told = match dialect {
+            Dialect::OpenAi | Dialect::Anthropic | Dialect::Bedrock | Dialect::Cohere | Dialect::Other => {
+                "\"usage\""
+            }
+            Dialect::Gemini => "\"usageMetadata\"",
+        };
+        let (usage, error) = (finder(told), finder("\"error\""));
         Self { dialect, raw: Map::new(), tier: None, fault: None, usage, error }
     }
 
     /// Looks at a frame.
     pub fn frame(&mut self, frame: &[u8]) -> Seen {
         let mut seen = Seen::default();
+        if self.dialect == Dialect::Bedrock {
+            self.message(frame, &mut seen);
+            return seen;
+        }
+        if self.dialect == Dialect::Other {
+            return seen;
+        }
         let usage = self.usage.find(frame).is_some();
         if usage || self.error.find(frame).is_some() {
             self.read(frame, usage, &mut seen);
@@ -153,8 +230,24 @@ impl Watcher {
         seen.last = match self.dialect {
             Dialect::OpenAi => openai::is_last(frame),
             Dialect::Anthropic => anthropic::is_last(frame),
+            Dialect::Cohere => cohere::is_last(frame),
+            Dialect::Gemini | Dialect::Bedrock | Dialect::Other => false,
         };
+        seen.closing = self.dialect == Dialect::Gemini && gemini::is_closing(frame);
         seen
+    }
+
+    /// Looks at a message of Amazon's.
+    fn message(&mut self, frame: &[u8], seen: &mut Seen) {
+        let Some(message) = crate::eventstream::decode(frame) else { return };
+        if message.is_error {
+            self.fault.get_or_insert_with(|| bedrock::fault(&message));
+        } else if let Some(told) = bedrock::usage_of_event(&message) {
+            self.raw = told;
+            seen.usage = true;
+            // What tells usage ends the answer.
+            seen.last = true;
+        }
     }
 
     /// Reads the data of a frame that has a member of one of the names somewhere.
@@ -175,13 +268,20 @@ impl Watcher {
         let told = match self.dialect {
             Dialect::OpenAi => openai::usage_of_event(&members, &data),
             Dialect::Anthropic => anthropic::usage_of_event(&members, &data),
+            Dialect::Cohere => cohere::usage_of_event(&data),
+            Dialect::Gemini | Dialect::Bedrock | Dialect::Other => members
+                .raw(&data, self.dialect.usage_field())
+                .and_then(|raw| serde_json::from_slice(raw).ok()),
         };
         if let Some(told) = told {
             if self.dialect == Dialect::OpenAi {
                 self.tier = openai::tier(&members, &data).or(self.tier);
             }
             match self.dialect {
-                Dialect::OpenAi => self.raw = told,
+                // Each report is of all so far.
+                Dialect::OpenAi | Dialect::Gemini | Dialect::Bedrock | Dialect::Cohere | Dialect::Other => {
+                    self.raw = told
+                }
                 Dialect::Anthropic => anthropic::merge(&mut self.raw, told),
             }
             seen.usage = true;

@@ -18,6 +18,15 @@ pub(super) fn usage(raw: &Map<String, Value>) -> Option<Usage> {
     let first = |paths: &[&[&str]]| paths.iter().find_map(|path| count(raw, path));
     let input = first(&[&["prompt_tokens"], &["input_tokens"]])?;
     let output = first(&[&["completion_tokens"], &["output_tokens"]]);
+    let reasoning = first(&[
+        &["completion_tokens_details", "reasoning_tokens"],
+        &["output_tokens_details", "reasoning_tokens"],
+    ]);
+    // xAI counts thoughts beside the answer, which its sum shows.
+    let beside = |output: u64| {
+        reasoning.filter(|thoughts| count(raw, &["total_tokens"]) == Some(input + output + thoughts))
+    };
+    let output = output.map(|output| output + beside(output).unwrap_or(0));
     Some(Usage {
         input,
         cached_input: first(&[
@@ -33,10 +42,7 @@ pub(super) fn usage(raw: &Map<String, Value>) -> Option<Usage> {
         cache_write_1h: None,
         // Embeddings have a prompt only, and say so by its being all.
         output: output.or_else(|| (count(raw, &["total_tokens"]) == Some(input)).then_some(0))?,
-        reasoning: first(&[
-            &["completion_tokens_details", "reasoning_tokens"],
-            &["output_tokens_details", "reasoning_tokens"],
-        ]),
+        reasoning,
         // Stands beside the usage.
         tier: Tier::Standard,
         media: MEDIA.iter().any(|path| count(raw, path).is_some_and(|count| count > 0)),

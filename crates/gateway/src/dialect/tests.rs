@@ -115,6 +115,17 @@ fn a_response_tells_its_usage_in_its_last_event() {
 }
 
 #[test]
+fn thoughts_that_stand_beside_the_answer_are_part_of_it() {
+    for (total, output) in [(112, 105), (12, 5), (17, 5)] {
+        let body = format!(
+            r#"{{"usage":{{"prompt_tokens":7,"completion_tokens":5,"total_tokens":{total},"completion_tokens_details":{{"reasoning_tokens":100}}}}}}"#
+        );
+        let expected = Usage { reasoning: Some(100), ..usage(7, None, output) };
+        assert_eq!(of_body(Dialect::OpenAi, &body), Some(expected), "{total}");
+    }
+}
+
+#[test]
 fn embeddings_put_nothing_out() {
     let body = r#"{"data":[],"usage":{"prompt_tokens":8,"total_tokens":8}}"#;
     assert_eq!(of_body(Dialect::OpenAi, body), Some(usage(8, None, 0)));
@@ -166,10 +177,10 @@ fn seen(dialect: Dialect, frame: &str) -> Seen {
 fn the_chunk_of_usage_alone_and_the_last_event_are_known() {
     for choices in [r"[]", r#"[{"index":0,"delta":{}}]"#, r#"[{"delta":{},"finish_reason":null}]"#] {
         let usage = format!("data: {{\"choices\":{choices},\"usage\":{USAGE}}}\n\n");
-        assert_eq!(seen(Dialect::OpenAi, &usage), Seen { usage_only: true, usage: true, last: false });
+        assert_eq!(seen(Dialect::OpenAi, &usage), Seen { usage_only: true, usage: true, ..Seen::default() });
     }
     let finish = format!("data: {{\"choices\":[{{\"finish_reason\":\"stop\"}}],\"usage\":{USAGE}}}\n\n");
-    assert_eq!(seen(Dialect::OpenAi, &finish), Seen { usage_only: false, usage: true, last: false });
+    assert_eq!(seen(Dialect::OpenAi, &finish), Seen { usage: true, ..Seen::default() });
     assert!(seen(Dialect::OpenAi, "data: [DONE]\n\n").last);
     assert!(seen(Dialect::OpenAi, "event: response.completed\ndata: {}\n\n").last);
     assert!(seen(Dialect::Anthropic, "event: message_stop\ndata: {}\n\n").last);

@@ -1,24 +1,23 @@
-//! Translation between the canonical form and a provider's dialect: where a request goes, how it is written there, and
+//! Translation between the canonical form and a provider's dialect: how a request is written, and
 //! who reads the answer. One arm for each dialect.
 
 use super::Dialect;
 use crate::provider::Configured;
 use bytes::Bytes;
-use protocol::{AnswerReader, Error, GenerateRequest, anthropic, openai};
-
-/// A request as a provider has it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Written {
-    /// The path behind the provider's base.
-    pub path: String,
-    /// What stands behind the path.
-    pub query: Option<&'static str>,
-    /// The body.
-    pub body: Bytes,
-}
+use protocol::{AnswerReader, Error, ErrorKind, GenerateRequest, anthropic, bedrock, gemini, openai};
 
 impl Dialect {
-    /// Writes a request for a model of a provider that speaks this dialect.
+    /// The path of a request that is translated, where a provider has one for all models.
+    #[must_use]
+    pub const fn task(self) -> &'static str {
+        match self {
+            Self::OpenAi => "chat/completions",
+            Self::Anthropic => "messages",
+            Self::Gemini | Self::Bedrock | Self::Cohere | Self::Other => "",
+        }
+    }
+
+    /// Writes a request for a model of a provider that speaks this dialect, as the body that goes there.
     ///
     /// # Errors
     /// When the request holds what the dialect has no words for, by the canonical name of the field.
@@ -27,25 +26,33 @@ impl Dialect {
         provider: &Configured,
         model: &str,
         request: &GenerateRequest,
-    ) -> Result<Written, Error> {
-        let (path, query, body) = match self {
-            Self::OpenAi => {
-                let body = openai::upstream::write(request, model, &provider.speaker, provider.asks_usage)?;
-                ("chat/completions".to_owned(), None, body.into())
-            }
-            Self::Anthropic => {
-                ("messages".to_owned(), None, anthropic::upstream::write(request, model)?.into())
+    ) -> Result<Bytes, Error> {
+        let body = match self {
+            Self::OpenAi => openai::upstream::write(request, model, &provider.speaker, provider.asks_usage)?,
+            Self::Anthropic => anthropic::upstream::write(request, model)?,
+            Self::Gemini => gemini::upstream::write(request, model)?,
+            Self::Bedrock => bedrock::upstream::write(request, model)?,
+            Self::Cohere | Self::Other => {
+                let slug = &provider.slug;
+                let message =
+                    format!("{slug} is not translated; ask it at AI Gateway's path of this provider");
+                return Err(Error::new(ErrorKind::Unsupported, message).at("model"));
             }
         };
-        Ok(Written { path, query, body })
+        Ok(body.into())
     }
 
     /// What reads the answer to such a request.
     #[must_use]
     pub fn reader(self, request: &GenerateRequest) -> Box<dyn AnswerReader> {
         match self {
-            Self::OpenAi => Box::new(openai::upstream::Reader::new(request.choices)),
+            // Nothing is written in the last two, so nothing of them is read.
+            Self::OpenAi | Self::Cohere | Self::Other => {
+                Box::new(openai::upstream::Reader::new(request.choices))
+            }
             Self::Anthropic => Box::new(anthropic::upstream::Reader::new()),
+            Self::Gemini => Box::new(gemini::upstream::Reader::new(request.choices)),
+            Self::Bedrock => Box::new(bedrock::upstream::Reader::new()),
         }
     }
 }

@@ -145,9 +145,11 @@ fn each_provider_is_asked_where_it_answers_and_for_usage_where_it_must_be() {
         ("custom-a", "messages", false),
     ] {
         let provider = providers.get(slug).unwrap();
-        let written = provider.dialect.write(provider, "m", &request).unwrap();
-        assert_eq!(written.path, path, "{slug}");
-        let body: serde_json::Value = serde_json::from_slice(&written.body).unwrap();
+        let dialect = provider.dialect_of("m");
+        let way = provider.way(dialect, dialect.task(), "m", true).unwrap();
+        assert_eq!(way.path, path, "{slug}");
+        let body = dialect.write(provider, &way.model, &request).unwrap();
+        let body: serde_json::Value = serde_json::from_slice(&body).unwrap();
         assert_eq!(body["stream_options"]["include_usage"] == true, usage, "{slug}");
         assert_eq!(body["model"], "m");
     }

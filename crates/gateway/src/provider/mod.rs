@@ -5,11 +5,14 @@
 //! by their weights. Not here: the keys and providers that accounts keep in the store (`byok`, `custom`).
 
 mod list;
+mod place;
 
+pub use crate::credential::{Auth, Credential};
 pub use list::PROVIDERS;
+pub use place::{Asked, Place, Way};
 
 use crate::dialect::Dialect;
-use hyper::http::uri::{PathAndQuery, Scheme};
+use hyper::http::uri::Scheme;
 use hyper::http::{HeaderName, HeaderValue, Uri, header};
 use protocol::openai::upstream::Speaker;
 use std::collections::BTreeMap;
@@ -17,15 +20,6 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
-
-/// How a provider wants its key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Auth {
-    /// `Authorization: Bearer KEY`.
-    Bearer,
-    /// In a header of this name.
-    Header(&'static str),
-}
 
 /// What is known of a provider.
 #[derive(Clone, Copy, Debug)]
@@ -38,6 +32,10 @@ pub struct Provider {
     pub auth: Auth,
     /// What it speaks.
     pub dialect: Dialect,
+    /// How its addresses are made.
+    pub place: Place,
+    /// Behind which path OpenAI's dialect is spoken too, where its own is another.
+    pub door: Option<&'static str>,
     /// Whether Anthropic's Messages are answered beside OpenAI's dialect.
     pub messages: bool,
     /// Whether a stream tells usage only where `stream_options.include_usage` asks for it.
@@ -87,6 +85,12 @@ pub struct Wishes {
     pub base_url: Option<String>,
     /// Its dialect; for `custom-{slug}` only.
     pub dialect: Option<Dialect>,
+    /// The region, for Vertex AI and Bedrock.
+    pub region: Option<String>,
+    /// The project, for Vertex AI.
+    pub project: Option<String>,
+    /// The version of Azure's API, where its deployments are asked in the way that wants one.
+    pub api_version: Option<String>,
     /// Its keys.
     pub keys: Vec<ProviderKey>,
     /// Models that are asked for by their bare name.
@@ -119,7 +123,7 @@ pub enum ProviderError {
         url: String,
     },
     /// A key is none.
-    #[error("provider {0}: a key is empty or holds what no header can")]
+    #[error("provider {0}: a key is empty, holds what no header can, or is none of this provider's")]
     Key(String),
 }
 
@@ -153,9 +157,16 @@ pub struct Configured {
     wishes: Wishes,
     /// Whether it keeps nothing of what it is sent: an engine of one's own, or one that an operator says so of.
     pub zero_retention: bool,
+    place: Place,
+    door: Option<&'static str>,
+    region: Option<String>,
+    project: Option<String>,
+    api_version: Option<String>,
     base: Uri,
-    /// Values of the header, each as often as its weight says.
-    keys: Vec<HeaderValue>,
+    /// Whether the base was set, and is not the one of everybody.
+    own_base: bool,
+    /// Each as often as its weight says.
+    keys: Vec<Arc<Credential>>,
     turn: AtomicUsize,
 }
 
@@ -172,9 +183,14 @@ impl Configured {
                 base_url: "",
                 auth: match wishes.dialect {
                     Some(Dialect::Anthropic) => Auth::Header("x-api-key"),
-                    _ => Auth::Bearer,
+                    Some(Dialect::Gemini) => Auth::Header("x-goog-api-key"),
+                    Some(Dialect::OpenAi | Dialect::Bedrock | Dialect::Cohere | Dialect::Other) | None => {
+                        Auth::Bearer
+                    }
                 },
                 dialect: wishes.dialect.unwrap_or(Dialect::OpenAi),
+                place: if wishes.dialect == Some(Dialect::Gemini) { Place::Gemini } else { Place::Base },
+                door: None,
                 messages: false,
                 asks_usage: true,
                 local: true,
@@ -183,7 +199,12 @@ impl Configured {
             },
             None => return Err(ProviderError::Unknown(slug.to_owned())),
         };
-        let url = wishes.base_url.as_deref().unwrap_or(provider.base_url).trim_end_matches('/');
+        let own_base = wishes.base_url.is_some();
+        let mut url = wishes.base_url.as_deref().unwrap_or(provider.base_url).trim_end_matches('/');
+        if provider.place == Place::Azure {
+            // What Azure's portal shows may hold what the paths begin with.
+            url = ["/openai/v1", "/openai"].iter().find_map(|end| url.strip_suffix(end)).unwrap_or(url);
+        }
         if url.is_empty() {
             return Err(ProviderError::NoAddress(slug.to_owned()));
         }
@@ -197,17 +218,15 @@ impl Configured {
         }
         let mut keys = Vec::new();
         for key in &wishes.keys {
-            let value = match provider.auth {
-                Auth::Bearer => format!("Bearer {}", key.secret),
-                Auth::Header(_) => key.secret.clone(),
-            };
             let no_key = || ProviderError::Key(slug.to_owned());
-            let mut value = HeaderValue::from_str(&value).map_err(|_| no_key())?;
-            if key.secret.trim().is_empty() {
+            let credential = Credential::read(provider.auth, &key.secret).ok_or_else(no_key)?;
+            // An account's key must not send claims wherever it says.
+            let own = wishes.owner.is_some() || wishes.public_only;
+            if own && matches!(&credential, Credential::Google(account) if !account.asks_google()) {
                 return Err(no_key());
             }
-            value.set_sensitive(true);
-            keys.extend(std::iter::repeat_n(value, key.weight.clamp(1, WEIGHT_MAX) as usize));
+            let credential = Arc::new(credential);
+            keys.extend(std::iter::repeat_n(credential, key.weight.clamp(1, WEIGHT_MAX) as usize));
         }
         Ok(Self {
             slug: slug.into(),
@@ -226,8 +245,14 @@ impl Configured {
                 None => slug.into(),
             },
             zero_retention: wishes.zero_retention || known.is_some_and(|provider| provider.local),
+            place: provider.place,
+            door: provider.door,
+            region: wishes.region.clone(),
+            project: wishes.project.clone(),
+            api_version: wishes.api_version.clone(),
             wishes,
             base,
+            own_base,
             keys,
             turn: AtomicUsize::new(0),
         })
@@ -253,17 +278,11 @@ impl Configured {
         self.wishes.keys.len()
     }
 
-    /// Whether it can be asked in a dialect.
-    #[must_use]
-    pub fn speaks(&self, dialect: Dialect) -> bool {
-        self.dialect == dialect || (dialect == Dialect::Anthropic && self.messages)
-    }
-
     /// The header that a key goes into.
     #[must_use]
     pub fn key_header(&self) -> HeaderName {
         match self.auth {
-            Auth::Bearer => header::AUTHORIZATION,
+            Auth::Bearer | Auth::Google | Auth::Aws(_) => header::AUTHORIZATION,
             Auth::Header(name) => HeaderName::from_static(name),
         }
     }
@@ -272,7 +291,7 @@ impl Configured {
     #[must_use]
     pub fn key_value(&self, key: &[u8]) -> Option<HeaderValue> {
         let whole = match self.auth {
-            Auth::Bearer => [b"Bearer ", key].concat(),
+            Auth::Bearer | Auth::Google | Auth::Aws(_) => [b"Bearer ", key].concat(),
             Auth::Header(_) => key.to_vec(),
         };
         let mut value = HeaderValue::from_bytes(&whole).ok()?;
@@ -280,39 +299,15 @@ impl Configured {
         Some(value)
     }
 
-    /// The next key in turn, as the header has it; nothing where none is set.
+    /// The next key in turn; nothing where none is set. One of Azure's is for the resource whose address is set, and goes
+    /// nowhere where none is, since a path may name any.
     #[must_use]
-    pub fn next_key(&self) -> Option<&HeaderValue> {
-        let turn = self.turn.fetch_add(1, Ordering::Relaxed);
-        self.keys.get(turn.checked_rem(self.keys.len())?)
-    }
-
-    /// The address of a path, which may begin with the version that the base ends with, as some clients write it.
-    /// Nothing where the path is none, or would leave the base.
-    #[must_use]
-    pub fn url(&self, path: &str, query: Option<&str>) -> Option<Uri> {
-        let base = self.base.path().trim_end_matches('/');
-        let version = base.rsplit('/').next().filter(|last| !last.is_empty());
-        let path = path.trim_start_matches('/');
-        let path = match version.and_then(|version| path.strip_prefix(version)) {
-            Some(rest) if rest.starts_with('/') => &rest[1..],
-            _ => path,
-        };
-        let leaves = |segment: &str| {
-            let plain = segment.replace("%2e", ".").replace("%2E", ".");
-            plain == "." || plain == ".."
-        };
-        if path.split('/').any(leaves) {
+    pub fn next_key(&self) -> Option<&Arc<Credential>> {
+        if self.place == Place::Azure && !self.own_base {
             return None;
         }
-        let mut whole = format!("{base}/{path}");
-        if let Some(query) = query {
-            whole.push('?');
-            whole.push_str(query);
-        }
-        let mut parts = self.base.clone().into_parts();
-        parts.path_and_query = Some(PathAndQuery::try_from(whole).ok()?);
-        Uri::from_parts(parts).ok()
+        let turn = self.turn.fetch_add(1, Ordering::Relaxed);
+        self.keys.get(turn.checked_rem(self.keys.len())?)
     }
 }
 
@@ -355,7 +350,10 @@ impl Providers {
     /// The provider of this name.
     #[must_use]
     pub fn get(&self, slug: &str) -> Option<&Arc<Configured>> {
-        self.0.get(slug)
+        self.0.get(slug).or_else(|| {
+            let (_, known) = list::ALIASES.iter().find(|(alias, _)| *alias == slug)?;
+            self.0.get(*known)
+        })
     }
 
     /// Who answers for a model: the provider before its first slash, else all whose settings list it, with the name by
@@ -390,27 +388,10 @@ mod tests {
         slugs.sort_unstable();
         slugs.dedup();
         assert_eq!(slugs.len(), PROVIDERS.len());
-        assert!(Providers::new(BTreeMap::new()).unwrap().get("openai").is_some());
-    }
-
-    #[test]
-    fn a_path_is_put_behind_the_base_and_a_version_is_not_doubled() {
-        let url = |slug: &str, path: &str, query| {
-            configured(slug, Wishes::default()).url(path, query).map(|url| url.to_string())
-        };
-        for (slug, path, expected) in [
-            ("openai", "chat/completions", "https://api.openai.com/v1/chat/completions"),
-            ("openai", "/v1/chat/completions", "https://api.openai.com/v1/chat/completions"),
-            ("groq", "chat/completions", "https://api.groq.com/openai/v1/chat/completions"),
-            ("deepseek", "anthropic/v1/messages", "https://api.deepseek.com/anthropic/v1/messages"),
-            ("openai", "v10/x", "https://api.openai.com/v1/v10/x"),
-        ] {
-            assert_eq!(url(slug, path, None).as_deref(), Some(expected));
-        }
-        assert_eq!(url("openai", "models", Some("a=b")).unwrap(), "https://api.openai.com/v1/models?a=b");
-        for path in ["../x", "a/%2e%2E/x", "a/./b"] {
-            assert_eq!(url("openai", path, None), None, "{path}");
-        }
+        let all = Providers::new(BTreeMap::new()).unwrap();
+        assert!(all.get("openai").is_some());
+        assert_eq!(all.get("xai").map(|provider| &*provider.slug), Some("grok"));
+        assert_eq!(all.of_model("google/g")[0].0.slug, "google-ai-studio".into());
     }
 
     #[test]
@@ -418,7 +399,11 @@ mod tests {
         let key = |secret: &str, weight| ProviderKey { secret: secret.to_owned(), weight };
         let wishes = Wishes { keys: vec![key("a", 2), key("b", 1)], ..Wishes::default() };
         let provider = configured("anthropic", wishes);
-        let turns: Vec<_> = (0..6).map(|_| provider.next_key().unwrap().clone()).collect();
+        let value = |credential: &Credential| match credential {
+            Credential::Header(value) => value.to_str().unwrap().to_owned(),
+            other => format!("{other:?}"),
+        };
+        let turns: Vec<_> = (0..6).map(|_| value(provider.next_key().unwrap())).collect();
         assert_eq!(turns, ["a", "a", "b", "a", "a", "b"]);
         assert_eq!(configured("openai", Wishes::default()).next_key(), None);
     }

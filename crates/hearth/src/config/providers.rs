@@ -15,6 +15,13 @@ pub struct ProviderArg {
     pub base_url: Option<String>,
     /// What a provider of one's own speaks.
     pub dialect: Option<Spoken>,
+    /// The region, for Vertex AI and Bedrock.
+    pub region: Option<String>,
+    /// The project, for Vertex AI.
+    pub project: Option<String>,
+    /// The version of Azure's API, for deployments that are asked in the older way.
+    #[serde(alias = "api_version")]
+    pub api_version: Option<String>,
     /// The variable of the environment that holds its key.
     #[serde(alias = "api_key_env")]
     pub api_key_env: Option<String>,
@@ -41,6 +48,8 @@ pub enum Spoken {
     OpenAi,
     /// Anthropic's.
     Anthropic,
+    /// Gemini's.
+    Gemini,
 }
 
 /// One of several keys: itself, or where it stands.
@@ -109,7 +118,11 @@ impl ProviderArg {
             dialect: self.dialect.map(|spoken| match spoken {
                 Spoken::OpenAi => Dialect::OpenAi,
                 Spoken::Anthropic => Dialect::Anthropic,
+                Spoken::Gemini => Dialect::Gemini,
             }),
+            region: self.region.clone(),
+            project: self.project.clone(),
+            api_version: self.api_version.clone(),
             keys,
             models: self.models.clone(),
             timeouts: Timeouts {

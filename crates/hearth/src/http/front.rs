@@ -228,7 +228,7 @@ fn shown(headers: &HeaderMap) -> Vec<(&'static str, Vec<u8>)> {
         .into_iter()
         .filter_map(bearer)
         .chain(by_protocol)
-        .chain(["x-api-key", "api-key"].into_iter().filter_map(bare))
+        .chain(["x-api-key", "api-key", "x-goog-api-key"].into_iter().filter_map(bare))
         .collect()
 }
 
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_taken_from_four_headers_and_no_other() {
+    fn a_key_is_taken_from_five_headers_and_no_other() {
         let has = |name, value| {
             let request = request(&[(name, value), ("host", "example.com")]);
             shown(request.headers()).iter().any(|(_, key)| is_same("s3cret", key))
@@ -330,6 +330,7 @@ mod tests {
             ("cf-aig-authorization", "Bearer s3cret"),
             ("x-api-key", "s3cret"),
             ("api-key", "s3cret"),
+            ("x-goog-api-key", "s3cret"),
         ] {
             assert!(has(name, value), "{name}");
         }

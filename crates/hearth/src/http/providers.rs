@@ -20,7 +20,7 @@ use bytes::Bytes;
 use gateway::call::retry::{Policy, is_passing};
 use gateway::call::{AnswerBody, Asking, Call, KeyOf, Proxy, Target};
 use gateway::dialect::Dialect;
-use gateway::provider::Configured;
+use gateway::provider::{Configured, Way};
 use gateway::scan::{Edits, Field, Pieces, Scan, scan};
 use protocol::openai::upstream;
 use protocol::workers_ai::{InputAt, parse_input};
@@ -55,9 +55,10 @@ impl Task {
         }
     }
 
-    /// Whether a provider takes the client's bytes.
-    fn is_spoken_by(self, provider: &Configured) -> bool {
-        provider.speaks(self.dialect()) && (self != Self::Responses || provider.responses)
+    /// How a provider is asked with the client's bytes; nothing where it does not take them.
+    fn way(self, provider: &Configured, model: &str, stream: bool) -> Option<Way> {
+        let way = provider.way(self.dialect(), self.path(), model, stream)?;
+        (self != Self::Responses || provider.responses).then_some(way)
     }
 
     /// Whether a request can be translated.
@@ -105,8 +106,14 @@ pub(super) async fn divert(
     let offers = providers.of_model(&model);
     let Some((first, _)) = offers.first() else { return Ok(None) };
     let slug = Arc::clone(&first.slug);
-    let (spoken, others): (Vec<_>, Vec<_>) =
-        offers.into_iter().partition(|(provider, _)| task.is_spoken_by(provider));
+    let stream = found.flag(&bytes, Field::Stream)?;
+    let (mut spoken, mut others) = (Vec::new(), false);
+    for (provider, name) in offers {
+        match task.way(&provider, name, stream) {
+            Some(way) => spoken.push((provider, way)),
+            None => others = true,
+        }
+    }
     if spoken.is_empty() {
         return if task.translates() {
             Ok(None)
@@ -118,9 +125,7 @@ pub(super) async fn divert(
     }
     let targets: Vec<_> = spoken
         .into_iter()
-        .map(|(provider, name)| {
-            target(provider, name, &model, Some(task), task.path(), None, &bytes, Some(&found))
-        })
+        .map(|(provider, way)| target(Aim::by_name(provider, &way, task, &model), &bytes, Some(&found)))
         .collect::<Result<_, _>>()?;
     let slugs: Vec<_> = targets.iter().map(|target| Arc::clone(&target.provider.slug)).collect();
     let answered = ask(app, proxy, asking, Method::POST, targets).await;
@@ -128,7 +133,7 @@ pub(super) async fn divert(
         Ok(response) => is_passing(response.status()),
         Err(error) => error.kind.retryable(),
     };
-    if passing && task.translates() && !others.is_empty() {
+    if passing && task.translates() && others {
         // The next ones speak otherwise.
         asking.trail.in_vain(slugs);
         return Ok(None);
@@ -173,10 +178,14 @@ pub(super) async fn embed(
     request: EmbeddingRequest,
 ) -> Result<Embeddings, Error> {
     let mut targets = Vec::new();
-    for (provider, name) in offers.into_iter().filter(|(provider, _)| provider.speaks(Dialect::OpenAi)) {
-        let body = Bytes::from(upstream::write_embeddings(&request, &name));
-        let (task, path) = (Some(Task::Embeddings), Task::Embeddings.path());
-        targets.push(target(provider, &name, &name, task, path, None, &body, Some(&scan(&body)?))?);
+    for (provider, name) in offers {
+        let Some(way) = Task::Embeddings.way(&provider, &name, false) else { continue };
+        let body = Bytes::from(upstream::write_embeddings(&request, &way.model));
+        targets.push(target(
+            Aim::by_name(provider, &way, Task::Embeddings, &way.model),
+            &body,
+            Some(&scan(&body)?),
+        )?);
     }
     if targets.is_empty() {
         let message =
@@ -213,10 +222,21 @@ pub(super) async fn pass(State(app): State<Arc<App>>, request: Request) -> Answe
         Some(found) => found.string(&bytes, Field::Model).map_err(Error::from)?.map(Cow::into_owned),
         None => None,
     };
-    let model = model.unwrap_or_default();
     let task = Task::of(path);
-    let target =
-        target(Arc::clone(provider), &model, &model, task, path, uri.query(), &bytes, found.as_ref())?;
+    let asked = provider.asked(path);
+    // What the path says goes before; what the body says beside it is the provider's to judge.
+    let model = asked.model.or(model).unwrap_or_default();
+    let aim = Aim {
+        provider: Arc::clone(provider),
+        dialect: asked.dialect.or(task.map(Task::dialect)).unwrap_or(provider.dialect),
+        task,
+        path,
+        query: uri.query(),
+        written: &model.clone(),
+        model,
+        instead: None,
+    };
+    let target = target(aim, &bytes, found.as_ref())?;
     Ok(ask(&app, proxy, &asking, method, vec![target]).await?)
 }
 
@@ -309,39 +329,66 @@ fn is_json(headers: &HeaderMap, body: &[u8]) -> bool {
             || (kind.is_empty() || kind.starts_with(b"text/")) && body.trim_ascii_start().starts_with(b"{"))
 }
 
-/// One who may answer, with the body edited for it.
-#[expect(
-    clippy::too_many_arguments,
-    reason = "each is one fact of the request, and the two callers name them all"
-)]
-fn target(
+/// Where a request goes.
+struct Aim<'a> {
     provider: Arc<Configured>,
-    model: &str,
-    written: &str,
+    /// What is spoken there.
+    dialect: Dialect,
     task: Option<Task>,
-    path: &str,
-    query: Option<&str>,
-    bytes: &Bytes,
-    found: Option<&Scan>,
-) -> Result<Target, Error> {
+    path: &'a str,
+    query: Option<&'a str>,
+    /// The model as the body names it.
+    written: &'a str,
+    /// The model's name there.
+    model: String,
+    /// What stands in the body for the model, where the path names it.
+    instead: Option<(&'static str, &'static str)>,
+}
+
+impl<'a> Aim<'a> {
+    /// At a model by its name.
+    fn by_name(provider: Arc<Configured>, way: &'a Way, task: Task, written: &'a str) -> Self {
+        Self {
+            provider,
+            dialect: task.dialect(),
+            task: Some(task),
+            path: &way.path,
+            query: way.query.as_deref(),
+            written,
+            model: way.model.clone(),
+            instead: way.instead,
+        }
+    }
+}
+
+/// One who may answer, with the body edited for it.
+fn target(aim: Aim<'_>, bytes: &Bytes, found: Option<&Scan>) -> Result<Target, Error> {
+    let Aim { provider, dialect, task, path, query, written, model, instead } = aim;
     let not_there = || Error::new(ErrorKind::RouteNotFound, "This path cannot be sent to a provider");
     let url = provider.url(path, query).ok_or_else(not_there)?;
     let mut edits = Edits::none();
     let mut strip_usage = false;
     let mut most = None;
     if let Some(found) = found {
-        if model != written {
-            edits.set(found, Field::Model, &Value::from(model).to_string());
+        if let Some((name, json)) = instead {
+            edits.replace(found, Field::Model, name, json);
+        } else if model != written {
+            edits.set(found, Field::Model, &Value::from(model.as_str()).to_string());
         }
         let hides = provider.asks_usage && task.is_some_and(Task::hides_usage);
         if hides && found.flag(bytes, Field::Stream)? {
             strip_usage = ask_usage(found, bytes, &mut edits);
         }
-        most = Some((bytes.len() as u64, longest(found, bytes, task)?));
+        let longest = if task == Some(Task::Embeddings) {
+            0
+        } else {
+            let longest = dialect.longest(found, bytes)?.unwrap_or(UNLIMITED);
+            longest.saturating_mul(dialect.answers(found, bytes)?)
+        };
+        most = Some((bytes.len() as u64, longest));
     }
     let body = if found.is_some() { edits.apply(bytes) } else { Pieces::from(bytes.clone()) };
-    let dialect = task.map_or(provider.dialect, Task::dialect);
-    Ok(Target { provider, dialect, model: model.to_owned(), url, body, strip_usage, most })
+    Ok(Target { provider, dialect, model, url, body, strip_usage, most })
 }
 
 /// Has a stream tell its usage; whether the client did not ask for that.
@@ -357,19 +404,6 @@ fn ask_usage(found: &Scan, bytes: &Bytes, edits: &mut Edits) -> bool {
     options.insert("include_usage".to_owned(), true.into());
     edits.set(found, Field::StreamOptions, &Value::from(options).to_string());
     true
-}
-
-/// The most tokens that an answer may have.
-fn longest(found: &Scan, bytes: &Bytes, task: Option<Task>) -> Result<u64, Error> {
-    if task == Some(Task::Embeddings) {
-        return Ok(0);
-    }
-    let mut most = None;
-    for field in [Field::MaxTokens, Field::MaxCompletionTokens, Field::MaxOutputTokens] {
-        most = most.max(found.count(bytes, field)?);
-    }
-    let choices = found.count(bytes, Field::N)?.unwrap_or(1).max(1);
-    Ok(most.unwrap_or(UNLIMITED).saturating_mul(choices))
 }
 
 /// How often each is asked: as the gateway has it, and before that the caller.

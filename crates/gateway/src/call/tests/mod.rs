@@ -1,6 +1,9 @@
 //! Calls over loopback, before an upstream that refuses, hangs, breaks off and lies, with a real ledger behind.
 
+mod bedrock;
 mod fake;
+mod gemini;
+mod signed;
 
 use super::*;
 use crate::ledger::{Line, Question};

@@ -1,0 +1,11 @@
+//! `generateContent` from the other side: asking a provider that speaks it, and reading its answer.
+
+mod reader;
+mod request;
+mod schema;
+
+pub use reader::Reader;
+pub use request::write;
+
+#[cfg(test)]
+mod tests;
