@@ -22,6 +22,10 @@ pub(super) struct Behind(Router);
 #[derive(Clone)]
 pub(super) struct Nested;
 
+/// Marks what a step of a route asks, which must not lead to a route again.
+#[derive(Clone)]
+pub(super) struct InRoute;
+
 /// A request within a request.
 pub(super) struct Inner {
     pub(super) method: Method,
@@ -29,6 +33,8 @@ pub(super) struct Inner {
     pub(super) headers: HeaderMap,
     pub(super) caller: Caller,
     pub(super) body: Body,
+    /// Whether a step of a route asks.
+    pub(super) in_route: bool,
 }
 
 impl Behind {
@@ -43,7 +49,7 @@ impl Behind {
 
     /// Asks; resolves with the head of the answer.
     pub(super) async fn ask(&self, inner: Inner) -> Response {
-        let Inner { method, uri, headers, caller, body } = inner;
+        let Inner { method, uri, headers, caller, body, in_route } = inner;
         let mut request = Request::new(Sent::empty());
         *request.method_mut() = method;
         *request.uri_mut() = uri;
@@ -56,6 +62,9 @@ impl Behind {
         extensions.insert(caller);
         extensions.insert(body);
         extensions.insert(Nested);
+        if in_route {
+            extensions.insert(InRoute);
+        }
         match TowerToHyperService::new(self.0.clone()).call(request).await {
             Ok(response) => response,
             Err(never) => match never {},

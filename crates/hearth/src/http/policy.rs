@@ -60,6 +60,10 @@ async fn pass(app: &Arc<App>, route: Option<&str>, request: Request, next: Next)
         let asked = match named {
             Named::No => None,
             Named::Yes(asked) => Some(asked),
+            Named::InHeader(header) => {
+                let account = caller(&mut request).account.clone();
+                routed::in_header(app, &account, &header).await?
+            }
             Named::InBody => routed::in_body(body).await,
         };
         if let Some(asked) = asked {

@@ -6,7 +6,7 @@
 
 use super::App;
 use super::body::Body;
-use super::dispatch::{Behind, Inner, is_answer, status};
+use super::dispatch::{Behind, InRoute, Inner, is_answer, status};
 use super::openai::session;
 use axum::extract::Request;
 use axum::http::uri::PathAndQuery;
@@ -15,7 +15,7 @@ use axum::response::Response;
 use gateway::route::{Deployed, Facts, Model, PREFIX, Turn, Walk, mentioned};
 use gateway::scan::{Edits, Field, Scan};
 use gateway::{Caller, Gateway};
-use protocol::workers_ai::binding::MODEL_HEADER;
+use protocol::workers_ai::binding::{self, MODEL_HEADER};
 use protocol::{Error, ErrorKind};
 use serde_json::Value;
 use std::time::Duration;
@@ -50,8 +50,10 @@ pub(super) struct Asked {
 pub(super) enum Named {
     /// Nowhere.
     No,
-    /// In its path or a header, and does.
+    /// In its path, and does.
     Yes(Asked),
+    /// In a header, whose value this is.
+    InHeader(String),
     /// In its body.
     InBody,
 }
@@ -73,11 +75,8 @@ pub(super) fn named(route: &str, request: &Request) -> Named {
         }
         "/run" | "/ai-gateway/run" => {
             let header = request.headers().get(MODEL_HEADER).and_then(|name| name.to_str().ok());
-            // A prefix may stand before the name.
-            let name = header.map(|name| name.rsplit_once(':').map_or(name, |(_, name)| name));
-            let name = name.and_then(|name| name.strip_prefix(PREFIX));
-            return name
-                .map_or(Named::No, |name| Named::Yes(Asked { name: name.to_owned(), place: Place::Header }));
+            let header = header.filter(|name| mentioned(name.as_bytes()));
+            return header.map_or(Named::No, |name| Named::InHeader(name.to_owned()));
         }
         _ => None,
     };
@@ -87,6 +86,15 @@ pub(super) fn named(route: &str, request: &Request) -> Named {
     model
         .strip_prefix(PREFIX)
         .map_or(Named::No, |name| Named::Yes(Asked { name: name.to_owned(), place: Place::Path(before) }))
+}
+
+/// The route that the header of the AI binding asks for, before whose name a prefix may stand.
+pub(super) async fn in_header(app: &App, account: &str, header: &str) -> Result<Option<Asked>, Error> {
+    let Some(name) = binding::model(header, |_| false).strip_prefix(PREFIX) else { return Ok(None) };
+    // A model whose own name has a colon is no route with a prefix.
+    let is_model = !header.starts_with(PREFIX)
+        && (app.model(header).is_ok() || !app.elsewhere(account, header).await?.is_empty());
+    Ok((!is_model).then(|| Asked { name: name.to_owned(), place: Place::Header }))
 }
 
 /// The route that a body asks for.
@@ -170,7 +178,8 @@ impl Outer<'_> {
         if let Some(hedge) = model.hedge.as_deref().and_then(|hedge| HeaderValue::from_str(hedge).ok()) {
             headers.insert("cf-aig-hedge", hedge);
         }
-        Ok(Inner { method: self.method.clone(), uri, headers, caller: self.caller.clone(), body })
+        let (method, caller) = (self.method.clone(), self.caller.clone());
+        Ok(Inner { method, uri, headers, caller, body, in_route: true })
     }
 
     /// Asks a model, for so long as the route lets it take.
@@ -219,6 +228,10 @@ fn refused(error: Error) -> Response {
 /// Walks the route and answers.
 pub(super) async fn answer(app: &App, asked: Asked, request: Request, body: Body) -> Result<Response, Error> {
     let Asked { name, place } = asked;
+    if request.extensions().get::<InRoute>().is_some() {
+        let message = "A step of a route names a route again; it must name a model";
+        return Err(Error::new(ErrorKind::InvalidRequest, message).at("model"));
+    }
     let behind = Behind::of(request.extensions());
     let caller: Caller = request.extensions().get().cloned().expect("the front says who asks");
     let unknown =

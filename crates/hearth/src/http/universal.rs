@@ -144,7 +144,7 @@ impl Entry {
         let mut caller = caller.clone();
         described(&mut caller, &headers)?;
         let body = body.edited(self.query);
-        Ok(behind.ask(Inner { method: Method::POST, uri, headers, caller, body }).await)
+        Ok(behind.ask(Inner { method: Method::POST, uri, headers, caller, body, in_route: false }).await)
     }
 }
 

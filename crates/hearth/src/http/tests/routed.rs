@@ -270,3 +270,23 @@ async fn the_control_plane_makes_deploys_and_explains() {
     json(server.send("DELETE", &format!("{ROUTES}/{id}"), &[], b"").await);
     assert_eq!(server.get(&format!("{ROUTES}/{id}")).await.status, 404);
 }
+
+/// A server that asked itself without end would be gone.
+#[tokio::test]
+async fn a_step_that_leads_to_a_route_again_fails_and_the_server_goes_on() {
+    let routed = Routed::new().await;
+    let end = json!({"id": "end", "type": "end", "outputs": {}});
+    routed.route("loop", json!([start("a"), model("a", "nowhere", "x:dynamic/loop", None), end])).await;
+    // A model whose own name has a colon stays one.
+    routed.route("colon", json!([start("a"), model("a", "hearth", "x:dynamic/loop", None), end])).await;
+    let run = async |name: &str| {
+        let header = format!("cf-consn-model-id: dynamic/{name}");
+        let body = br#"{"inputs":{"prompt":"a"}}"#;
+        routed.server.send("POST", "/run?version=3", &[&header], body).await
+    };
+    let reply = run("loop").await;
+    assert_eq!(reply.status, 400, "{reply:?}");
+    assert!(reply.body.contains("names a route again"), "{reply:?}");
+    run("colon").await;
+    assert_eq!(routed.upstream.seen().model, "x:dynamic/loop");
+}
