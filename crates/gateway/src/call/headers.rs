@@ -22,6 +22,9 @@ const OF_THE_CONNECTION: &[&str] = &[
     "upgrade",
 ];
 
+/// What the names of headers begin with that are for a gateway, or wrap those of another request (Miniflare's).
+const OF_A_GATEWAY: &[&str] = &["cf-", "mf-"];
+
 /// Of a request: what says who and where the client is, or asks for what could not be looked at.
 const OF_THE_CLIENT: &[&str] = &[
     "accept-encoding",
@@ -80,7 +83,8 @@ pub(super) fn to_provider(
     let is_key = |name: &HeaderName| KEYS.contains(&name.as_str()) || *name == key_header;
     let mut sent = HeaderMap::with_capacity(headers.len() + 2);
     for (name, value) in headers {
-        let ours = name.as_str().starts_with("cf-") || OF_THE_CLIENT.contains(&name.as_str());
+        let ours = OF_A_GATEWAY.iter().any(|start| name.as_str().starts_with(start));
+        let ours = ours || OF_THE_CLIENT.contains(&name.as_str());
         if crosses(name, &named) && !ours && !is_key(name) {
             sent.append(name, value.clone());
         }
@@ -198,6 +202,7 @@ mod tests {
                 ("accept-encoding", "gzip"),
                 ("cf-aig-metadata", "{}"),
                 ("cf-connecting-ip", "1.2.3.4"),
+                ("mf-header-authorization", "Bearer k"),
                 ("x-forwarded-for", "1.2.3.4"),
             ]),
             &provider("openai", Some("sk")),

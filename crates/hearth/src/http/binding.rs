@@ -94,6 +94,9 @@ const ADDRESS: &str = "mf-url";
 /// What it writes before the names of the original headers.
 const ORIGINAL: &str = "mf-header-";
 
+/// What the names of all headers of its own begin with.
+const WRAPPING: &str = "mf-";
+
 /// Original headers that are not taken over: they are about the connection or the body as it came, or say who calls,
 /// which the outer request alone may say.
 const KEPT_OUT: &[HeaderName] = &[
@@ -144,6 +147,12 @@ pub(super) fn readdress<B>(request: &mut http::Request<B>) {
         // What the outer request says itself, a key above all, stands.
         headers.entry(name).or_insert(value);
     }
+    // One of them may be a key, which is nobody else's business.
+    let wrapping: Vec<HeaderName> =
+        headers.keys().filter(|name| name.as_str().starts_with(WRAPPING)).cloned().collect();
+    for name in wrapping {
+        headers.remove(name);
+    }
 }
 
 #[cfg(test)]
@@ -184,6 +193,8 @@ mod tests {
         ] {
             assert_eq!(request.headers().get(name).map(|value| value.to_str().unwrap()), value, "{name}");
         }
+        let left = request.headers().keys().find(|name| name.as_str().starts_with("mf-"));
+        assert_eq!(left, None);
     }
 
     #[test]

@@ -129,8 +129,8 @@ const CUSTOM_COST: &str = "cf-aig-custom-cost";
 /// Where accounts are managed, which wants a key with that scope.
 pub(super) const CONTROL: &str = "/client/v4/accounts/{account}/ai-gateway";
 
-/// The caller behind a key. A header that showed a key of ours is taken away: it is nobody else's business, least of
-/// all a provider's.
+/// The caller behind the first key of ours that is shown. All headers that show one are taken away: it is nobody else's
+/// business, least of all a provider's.
 async fn keyed(
     app: &App,
     gateway: Option<&Gateway>,
@@ -140,24 +140,32 @@ async fn keyed(
     let path = request.uri().path();
     let account = route.and_then(|route| parameter(route, path, "{account}")).map(str::to_owned);
     let open = routes::OPEN.contains(&path);
+    let mut found = None;
     for (header, key) in shown(request.headers()) {
         if app.config.api_key.as_deref().is_some_and(|ours| is_same(ours, &key)) {
             hide(request, header);
+            if found.is_some() {
+                continue;
+            }
             // It manages all accounts, and asks for the one it names, where there is such.
-            let named = match (gateway, account) {
+            let named = match (gateway, &account) {
                 (Some(gateway), Some(account)) => {
-                    gateway.check_account(&account).await.ok().map(|()| account)
+                    gateway.check_account(account).await.ok().map(|()| account.as_str())
                 }
                 _ => None,
             };
             let account = named.map_or_else(|| DEFAULT.into(), Into::into);
-            return Ok(Caller { account, ..Caller::default() });
+            found = Some(Ok(Caller { account, ..Caller::default() }));
+            continue;
         }
         let Some(gateway) = gateway else { continue };
         if let Some(key) = gateway.authenticate(&key).await? {
             hide(request, header);
-            return allowed(&key, account.as_deref(), route, open);
+            found.get_or_insert_with(|| allowed(&key, account.as_deref(), route, open));
         }
+    }
+    if let Some(found) = found {
+        return found;
     }
     if open {
         return Ok(Caller::default());
@@ -214,21 +222,23 @@ pub(super) fn is_same(ours: &str, shown: &[u8]) -> bool {
 
 /// What may be a key of ours, and where it stands. One that is meant for us goes before those that may be a provider's.
 fn shown(headers: &HeaderMap) -> Vec<(&'static str, Vec<u8>)> {
-    let value = |name| headers.get(name).map(HeaderValue::as_bytes);
-    let bearer = |name| {
-        let (scheme, rest) = value(name)?.split_at_checked(7)?;
+    let values = |name| headers.get_all(name).iter().map(move |value| (name, value.as_bytes()));
+    let bearer = |(name, value): (&'static str, &[u8])| {
+        let (scheme, rest) = value.split_at_checked(7)?;
         scheme.eq_ignore_ascii_case(b"bearer ").then(|| (name, rest.trim_ascii().to_vec()))
     };
-    let protocols = value(PROTOCOLS).unwrap_or_default().split(|byte| *byte == b',').map(<[u8]>::trim_ascii);
+    let protocols = values(PROTOCOLS).flat_map(|(_, value)| value.split(|byte| *byte == b','));
+    let protocols = protocols.map(<[u8]>::trim_ascii);
     let by_protocol = protocols
         .filter_map(|name| name.strip_prefix(KEY_PROTOCOL.as_bytes()))
         .map(|key| (PROTOCOLS, key.to_vec()));
-    let bare = |name| value(name).map(|value| (name, value.to_vec()));
+    let bare = |(name, value): (&'static str, &[u8])| (name, value.to_vec());
     ["cf-aig-authorization", "authorization"]
         .into_iter()
+        .flat_map(values)
         .filter_map(bearer)
         .chain(by_protocol)
-        .chain(["x-api-key", "api-key", "x-goog-api-key"].into_iter().filter_map(bare))
+        .chain(["x-api-key", "api-key", "x-goog-api-key"].into_iter().flat_map(values).map(bare))
         .collect()
 }
 

@@ -159,3 +159,44 @@ async fn a_client_that_leaves_ends_the_work_at_the_provider() {
         upstream.fake.drop_seen.notified().await;
     }
 }
+
+#[tokio::test]
+async fn no_key_of_ours_goes_to_a_provider_wherever_and_however_often_it_is_shown() {
+    let provider = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let base_url = Some(format!("http://{}/v1", provider.local_addr().unwrap()));
+    let wishes = [("hearth".to_owned(), Wishes { base_url, ..Wishes::default() })];
+    let clock = Arc::new(base::SystemClock::default());
+    let proxy = Proxy::new(Providers::new(wishes.into()).unwrap(), Upstream::new().unwrap(), clock);
+    let config =
+        Config { api_key: Some("s3cret".to_owned()), proxy: Some(Arc::new(proxy)), ..Config::default() };
+    let fixture = super::metering::Fixture::start(config).await;
+    let (_, kept) = fixture.key("default", "inference", gateway::Limits::default()).await;
+    let bearer = format!("authorization: Bearer {}", kept.0);
+    let headers = [
+        "cf-aig-authorization: Bearer s3cret",
+        &bearer,
+        "x-api-key: theirs",
+        "x-api-key: s3cret",
+        "api-key: s3cret",
+        "x-goog-api-key: theirs",
+        "mf-header-authorization: Bearer s3cret",
+    ];
+    let body = chat("a", "");
+    let asking = fixture.server.send("POST", PASS, &headers, body.as_bytes());
+    let answering = async {
+        let mut wire = Wire(BufReader::new(provider.accept().await.unwrap().0));
+        let mut head = Vec::new();
+        loop {
+            match wire.line().await {
+                line if line.is_empty() => break,
+                line => head.push(line),
+            }
+        }
+        wire.write(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n").await;
+        head.join("\n")
+    };
+    let (reply, head) = tokio::join!(asking, answering);
+    assert_eq!(reply.status, 400, "{reply:?}");
+    assert!(!head.contains("s3cret") && !head.contains(&kept.0), "{head}");
+    assert!(head.contains("x-goog-api-key: theirs"), "{head}");
+}
