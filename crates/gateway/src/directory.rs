@@ -168,6 +168,17 @@ impl Gateway {
         Ok(!self.directory().await?.keys.is_empty())
     }
 
+    /// Whether a key that was shown earlier is still taken.
+    ///
+    /// # Errors
+    /// When keys were never read and cannot be.
+    pub async fn is_taken(&self, key: &KeyId) -> Result<bool, Error> {
+        let directory = self.directory().await?;
+        let now = self.now();
+        let valid = |key: &Arc<Key>| key.revoked.is_none() && key.expires.is_none_or(|ends| now < ends);
+        Ok(directory.keys.get(key).is_some_and(valid))
+    }
+
     /// The key behind what was shown, when it is valid now.
     ///
     /// # Errors

@@ -20,7 +20,7 @@ use super::{App, logged, routed, routes, runs};
 use axum::extract::{MatchedPath, Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use gateway::{Caller, Outcome};
+use gateway::{Caller, KeyId, Outcome};
 use protocol::Error;
 use std::sync::Arc;
 
@@ -35,6 +35,11 @@ pub(super) async fn policy(State(app): State<Arc<App>>, request: Request, next: 
         (Ok(response), None) => response,
         (Ok(response), Some(caller)) => runs::keep(&app, &caller, response),
     }
+}
+
+/// Counts what a key asks otherwise than by a request of its own; a response where it has had all of its minute.
+pub(super) async fn count(app: &App, key: &KeyId) -> Option<Response> {
+    limits::of_key(app, key).await
 }
 
 /// Passes a request on to its handler.

@@ -5,11 +5,11 @@
 //! message of ours. A client that leaves ends everything that it asked for. Bounded are messages, requests at once,
 //! messages that wait to be sent, and sockets.
 
-use super::App;
 use super::body::Body;
 use super::dispatch::{Behind, status};
 use super::refusal::{Answered, Dialect};
-use super::universal::{Entry, no_gateway};
+use super::universal::Entry;
+use super::{App, policy};
 use axum::body::to_bytes;
 use axum::extract::ws::{Message, WebSocket, WebSocketUpgrade};
 use axum::extract::{FromRequestParts, Request, State};
@@ -198,6 +198,18 @@ fn gone<T>(_: T) -> Error {
     Error::new(ErrorKind::Unavailable, "The client has left")
 }
 
+/// Whether who opened the socket may still ask: what was shown then may be taken no more.
+async fn check(session: &Session) -> Result<(), Error> {
+    let Some(gateway) = &session.app.gateway else { return Ok(()) };
+    let taken = match &session.caller.key {
+        Some(key) => gateway.is_taken(key).await?,
+        // The server's own key, or none was needed.
+        None => session.app.config.api_key.is_some() || !gateway.has_keys().await?,
+    };
+    let why = "The key of this socket is not taken any more; open another one with a valid key";
+    if taken { Ok(()) } else { Err(Error::new(ErrorKind::Unauthorized, why)) }
+}
+
 async fn answer(
     session: &Session,
     bytes: &Bytes,
@@ -205,6 +217,7 @@ async fn answer(
     out: &mpsc::Sender<Message>,
 ) -> Result<(), Error> {
     let app = &session.app;
+    check(session).await?;
     let create: Create<'_> = serde_json::from_slice(bytes)
         .map_err(|error| Error::new(ErrorKind::Malformed, format!("This is no universal.create: {error}")))?;
     if create.kind != "universal.create" {
@@ -213,6 +226,12 @@ async fn answer(
     let entry = Entry::parse(bytes, create.request, "request")?;
     let held = app.room.hold(&app.config, bytes.len() as u64).await?;
     let body = Body::holding(bytes.clone(), held);
+    if let Some(key) = &session.caller.key
+        && let Some(limited) = policy::count(app, key).await
+    {
+        let (_, metadata) = about(&limited, event_id);
+        return refused(limited, metadata, out).await;
+    }
     let response =
         entry.ask(app, &session.behind, &session.caller, &session.headers, &body, "request").await?;
     let (kind, metadata) = about(&response, event_id);

@@ -86,7 +86,7 @@ async fn a_stream_that_nobody_comes_back_for_ends() {
     while forgetful.get(&format!("/v1/runs/{run}/resume?from=0")).await.status != 404 {}
 }
 
-fn server_proxy(upstream: &Server) -> Arc<gateway::call::Proxy> {
+pub(super) fn server_proxy(upstream: &Server) -> Arc<gateway::call::Proxy> {
     let base_url = Some(format!("http://{}/v1", upstream.address));
     let wishes = [("hearth".to_owned(), gateway::provider::Wishes { base_url, ..Default::default() })];
     let providers = gateway::provider::Providers::new(wishes.into()).unwrap();

@@ -201,3 +201,33 @@ async fn a_key_may_be_shown_by_the_protocol_and_without_one_there_is_no_socket()
     let reply = fixture.server.send("GET", PATH, &["authorization: Bearer root"], b"").await;
     assert_eq!(reply.status, 400, "it is no upgrade");
 }
+
+#[tokio::test]
+async fn a_key_is_looked_at_before_each_message_and_limited_by_them() {
+    let upstream = Server::start().await;
+    let config = Config { proxy: Some(super::runs::server_proxy(&upstream)), ..Config::default() };
+    let fixture = Fixture::start(config).await;
+    let (mut open, _) = Socket::open(&fixture.server, &[]).await;
+    let limits = gateway::Limits { requests_per_minute: Some(2), ..Default::default() };
+    let (_, limited) = fixture.key("default", "inference", limits).await;
+    let (key, revoked) = fixture.key("default", "inference", gateway::Limits::default()).await;
+    let bearer = |secret: &gateway::Secret| format!("authorization: Bearer {}", secret.0);
+    let (mut limited, _) = Socket::open(&fixture.server, &[&bearer(&limited)]).await;
+    let (mut revoked, _) = Socket::open(&fixture.server, &[&bearer(&revoked)]).await;
+    let ask = async |socket: &mut Socket| {
+        socket.create("e", &chat("a", "")).await;
+        let told = socket.next().await;
+        if told["type"] == "universal.created" {
+            socket.next().await;
+        }
+        told["metadata"]["status"].as_u64()
+    };
+    assert_eq!(ask(&mut open).await, Some(401), "it was opened without a key");
+    // Opening it was the first request of two; a minute may end between them.
+    assert_eq!(ask(&mut limited).await, None);
+    let later = [ask(&mut limited).await, ask(&mut limited).await, ask(&mut limited).await];
+    assert!(later.contains(&Some(429)), "{later:?}");
+    assert_eq!(ask(&mut revoked).await, None);
+    fixture.gateway.revoke_key(&key.id.0).await.unwrap();
+    assert_eq!(ask(&mut revoked).await, Some(401));
+}
