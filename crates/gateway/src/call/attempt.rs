@@ -49,16 +49,24 @@ pub(super) struct Failed {
     message: String,
     /// The pause that the provider asks for.
     pub(super) asked: Option<Duration>,
+    /// Whether the caller gave it less time than the provider may take.
+    pub(super) hurried: bool,
 }
 
 impl Failed {
     fn broken(message: impl Into<String>) -> Self {
-        Self { status: StatusCode::BAD_GATEWAY, response: None, message: message.into(), asked: None }
+        let message = message.into();
+        Self { status: StatusCode::BAD_GATEWAY, response: None, message, asked: None, hurried: false }
     }
 
     fn late(limit: Duration) -> Self {
         let message = format!("it did not answer within {limit:?}");
         Self { status: StatusCode::GATEWAY_TIMEOUT, ..Self::broken(message) }
+    }
+
+    /// No first byte came within a limit.
+    fn no_answer(limit: Duration, target: &Target) -> Self {
+        Self { hurried: limit < target.provider.timeouts.first_byte, ..Self::late(limit) }
     }
 
     /// An error inside an answer whose status was fine.
@@ -69,6 +77,7 @@ impl Failed {
             response: Some((head.headers.clone(), body)),
             message: fault.message.clone(),
             asked: retry::asked(&head.headers),
+            hurried: false,
         }
     }
 
@@ -105,7 +114,7 @@ pub(super) async fn attempt(
     let asks = request.method() == Method::POST;
     let answered = timeout_at(deadline, upstream.send(request, target.provider.public_only))
         .await
-        .map_err(|_| Failed::late(limit))?;
+        .map_err(|_| Failed::no_answer(limit, target))?;
     let (head, body) = answered.map_err(|error| Failed::broken(error.to_string()))?.into_parts();
     if !head.status.is_success() {
         return Err(refused(head, body).await);
@@ -142,6 +151,7 @@ async fn refused(head: Parts, body: Incoming) -> Failed {
         status: head.status,
         message: format!("it answered {}", head.status),
         asked: retry::asked(&head.headers),
+        hurried: false,
         response: Some((head.headers, body)),
     }
 }
@@ -182,7 +192,7 @@ async fn first_event(
     while !events.has_data() {
         match timeout_at(hold.min(deadline), events.read()).await {
             Err(_) if hold <= deadline => break,
-            Err(_) => return Err(Failed::late(limit)),
+            Err(_) => return Err(Failed::no_answer(limit, target)),
             Ok(Ok(true)) => {}
             Ok(Ok(false)) if events.has_data() => break,
             Ok(Ok(false)) => return Err(Failed::broken("its stream ended without an event")),

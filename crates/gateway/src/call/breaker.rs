@@ -1,7 +1,8 @@
 //! Circuit breakers: a provider's model that fails again and again is left alone for a while.
 //!
 //! Invariant: a client's own fault never counts. What counts is no connection, no answer in time, a broken answer, 408,
-//! 429 and 5xx, in a row; one success closes the circuit. After its rest one request tries; the others wait for it.
+//! 429 and 5xx, in a row; one success closes the circuit. A time limit of the caller's that is shorter than the provider's
+//! own says nothing, and requests with a client's own key go past the circuits that all share. After its rest one request tries; the others wait for it.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -67,6 +68,20 @@ impl Breakers {
         // This one tries; until it has told, or has had as long as a rest, nobody else does.
         circuit.until = now + REST;
         Ok(())
+    }
+
+    /// Takes back what was admitted at a moment and will tell nothing: where that was the one that tries, another may.
+    pub fn give_back(&self, provider: &str, model: &str, admitted: Duration) {
+        let mut circuits = self.circuits();
+        if circuits.is_empty() {
+            return;
+        }
+        let circuit = circuits.get_mut(&(provider.to_owned(), model.to_owned()));
+        if let Some(circuit) =
+            circuit.filter(|circuit| circuit.failures >= FAILURES && circuit.until == admitted + REST)
+        {
+            circuit.until = admitted;
+        }
     }
 
     /// How many models are left alone now.
@@ -157,6 +172,18 @@ mod tests {
         breakers.tell("p", "m", Outcome::Answered, again);
         breakers.tell("p", "m", Outcome::Failed, again);
         assert_eq!(breakers.admit("p", "m", again), Ok(()));
+    }
+
+    #[test]
+    fn a_try_that_is_given_back_is_anothers_and_nothing_else_opens_early() {
+        let breakers = failed(FAILURES);
+        breakers.give_back("p", "m", NOW - REST / 2);
+        assert_eq!(breakers.admit("p", "m", NOW), Err(REST));
+        let later = NOW + REST;
+        assert_eq!(breakers.admit("p", "m", later), Ok(()));
+        breakers.give_back("p", "m", later);
+        assert_eq!(breakers.admit("p", "m", later), Ok(()));
+        assert_eq!(breakers.admit("p", "m", later), Err(REST));
     }
 
     #[test]

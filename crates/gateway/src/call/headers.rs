@@ -129,6 +129,16 @@ pub(super) fn to_provider(
     Ok((sent, None))
 }
 
+/// Whether the key that goes to a provider is the client's own.
+pub(super) fn has_clients_key(sent: &HeaderMap, client: &HeaderMap, provider: &Configured) -> bool {
+    let key_header = provider.key_header();
+    let mut names = KEYS.iter().copied().chain([key_header.as_str()]);
+    // One who is asked without a key may be sent anything where it stands.
+    !provider.local
+        && names
+            .any(|name| sent.get(name).is_some_and(|key| client.get_all(name).iter().any(|own| own == key)))
+}
+
 /// Of a client's headers those that count for a request that was written anew: its keys, who it is, and what it wants of
 /// the gateway.
 pub(super) fn of_translated(headers: &HeaderMap) -> HeaderMap {
@@ -244,6 +254,19 @@ mod tests {
                 ["authorization Bearer sk"]
             );
         }
+    }
+
+    #[test]
+    fn a_clients_own_key_is_known_among_what_is_sent() {
+        let shown = headers(&[("authorization", "Bearer theirs")]);
+        let own = |provider: &Configured, key_of| {
+            let (sent, _) = to_provider(&shown, provider, key_of).unwrap();
+            has_clients_key(&sent, &shown, provider)
+        };
+        assert!(own(&provider("openai", Some("sk")), KeyOf::Client));
+        assert!(own(&provider("anthropic", None), KeyOf::Settings));
+        assert!(!own(&provider("openai", Some("sk")), KeyOf::Settings));
+        assert!(!own(&provider("vllm", None), KeyOf::Client));
     }
 
     #[test]

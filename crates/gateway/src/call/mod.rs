@@ -195,36 +195,55 @@ impl Proxy {
                 continue;
             }
             let provider = with_keys(ledger, call, &target.provider).await?;
-            if let Err(rest) = self.breakers.admit(&provider.circuit, &target.model, self.clock.now()) {
-                resting = Some((slug, resting.map_or(rest, |(_, least)| rest.min(least))));
-                continue;
-            }
             let headers = match self.headers(call, &provider).await {
                 Ok(headers) => headers,
                 Err(_) if step + 1 < call.targets.len() => continue,
                 Err(error) => return Err(error),
             };
-            let entry = enter(ledger, call, target).await?;
+            // What becomes of a client's own key is nothing that others share.
+            let circuit = Some(&*provider.circuit)
+                .filter(|_| !headers::has_clients_key(&headers.0, &call.headers, &provider));
+            let admitted = self.clock.now();
+            if let Some(circuit) = circuit
+                && let Err(rest) = self.breakers.admit(circuit, &target.model, admitted)
+            {
+                resting = Some((slug, resting.map_or(rest, |(_, least)| rest.min(least))));
+                continue;
+            }
+            let give_back = || {
+                if let Some(circuit) = circuit {
+                    self.breakers.give_back(circuit, &target.model, admitted);
+                }
+            };
+            let entry = enter(ledger, call, target).await.inspect_err(|_| give_back())?;
             let (mut attempted, entry) =
                 self.hedged(ledger, call, target, (&provider.circuit, &headers), entry).await;
             let id = entry.as_ref().map(|entry| entry.request().to_owned());
             let outcome = match &mut attempted {
                 Ok(Begun::Events(_, events)) => {
-                    events.tell(hedge::Told {
-                        breakers: Arc::clone(&self.breakers),
-                        clock: Arc::clone(&self.clock),
-                        circuit: provider.circuit.to_string(),
-                        model: target.model.clone(),
-                    });
-                    Outcome::Begun
+                    if let Some(circuit) = circuit {
+                        events.tell(hedge::Told {
+                            breakers: Arc::clone(&self.breakers),
+                            clock: Arc::clone(&self.clock),
+                            circuit: circuit.to_owned(),
+                            model: target.model.clone(),
+                        });
+                    }
+                    Some(Outcome::Begun)
                 }
-                Ok(_) => Outcome::Answered,
+                Ok(_) => Some(Outcome::Answered),
+                Err(failed) if failed.hurried => None,
                 Err(failed) if failed.is_passing() && failed.status != StatusCode::CONFLICT => {
-                    Outcome::Failed
+                    Some(Outcome::Failed)
                 }
-                Err(_) => Outcome::Refused,
+                Err(_) => Some(Outcome::Refused),
             };
-            self.breakers.tell(&provider.circuit, &target.model, outcome, self.clock.now());
+            match (circuit, outcome) {
+                (Some(circuit), Some(outcome)) => {
+                    self.breakers.tell(circuit, &target.model, outcome, self.clock.now());
+                }
+                _ => give_back(),
+            }
             let failed = match attempted {
                 Ok(begun) => return Ok(Reached { step, id, target, entry, outcome: Ok(begun) }),
                 Err(failed) => failed,

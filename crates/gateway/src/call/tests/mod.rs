@@ -340,6 +340,20 @@ async fn a_provider_that_keeps_failing_is_left_alone_and_tried_again_after_its_r
     assert_eq!(world.whole(call()).await.0, 200);
 }
 
+#[tokio::test]
+async fn a_clients_own_short_limit_leaves_the_circuit_alone() {
+    let closed = Arc::new(Notify::new());
+    let scripts = (0..6).map(|_| vec![Step::Hang(Arc::clone(&closed))]).collect();
+    let world = world(vec![scripts]).await;
+    let policy = Policy { attempts: 1, first_byte: Some(Duration::from_millis(1)), ..Policy::default() };
+    for _ in 0..6 {
+        let error = world.make(Call { policy, ..world.call() }).await.err().unwrap();
+        assert_eq!(error.kind, ErrorKind::UpstreamTimeout);
+    }
+    let metrics = world.proxy.metrics();
+    assert!(metrics.contains("hearth_gateway_breakers_open 0"), "{metrics}");
+}
+
 /// Row 31: long prompts hit a small limit.
 #[tokio::test]
 async fn a_body_of_64_mb_passes_untouched_but_for_its_edit() {
