@@ -24,10 +24,15 @@ use gateway::{Caller, KeyId, Outcome};
 use protocol::Error;
 use std::sync::Arc;
 
+/// Marks an answer that nobody may keep.
+#[derive(Clone)]
+pub(super) struct KeptByNobody;
+
 /// What stands between the front and every handler.
 pub(super) async fn policy(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
     let route = request.extensions().get::<MatchedPath>().map(|path| path.as_str().to_owned());
-    let resumable = route.as_deref().is_some_and(|route| runs::wanted(&app, route, &request));
+    let resumable = !retention::is_asked(request.headers())
+        && route.as_deref().is_some_and(|route| runs::wanted(&app, route, &request));
     let caller = resumable.then(|| request.extensions().get::<Caller>().cloned()).flatten();
     let passed = pass(&app, route.as_deref(), request, next).await;
     match (passed, caller) {
@@ -138,6 +143,9 @@ async fn steps(
     let failed = outcome.seen().failed;
     if let Some(guard) = guard {
         response = guard.after(app, response).await?;
+    }
+    if nothing_kept {
+        response.extensions_mut().insert(KeptByNobody);
     }
     match place {
         Some(place) => Ok(place.keep(gateway.clone(), outcome, failed, response).await),

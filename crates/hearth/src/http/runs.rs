@@ -8,7 +8,7 @@
 //! they end with this process, and another one knows nothing of them.
 
 use super::refusal::Answered;
-use super::{App, Config, dispatch, fresh_id};
+use super::{App, Config, dispatch, fresh_id, policy};
 use axum::body::Body;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request, State};
@@ -275,7 +275,8 @@ pub(super) fn wanted(app: &App, route: &str, request: &Request) -> bool {
 /// Keeps a stream apart from its client.
 pub(super) fn keep(app: &Arc<App>, caller: &Caller, response: Response) -> Response {
     let kind = response.headers().get(header::CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
-    if response.status() != StatusCode::OK || !kind.starts_with(b"text/event-stream") {
+    let may_be_kept = response.extensions().get::<policy::KeptByNobody>().is_none();
+    if response.status() != StatusCode::OK || !may_be_kept || !kind.starts_with(b"text/event-stream") {
         return response;
     }
     let id = fresh_id();

@@ -111,3 +111,24 @@ async fn only_who_asks_for_it_gets_such_a_stream() {
     let run = reply.header("cf-aig-run-id").unwrap();
     assert_eq!(server.get(&format!("/v1/runs/{run}/resume")).await.body, reply.body);
 }
+
+#[tokio::test]
+async fn where_nothing_may_be_kept_there_is_no_stream_to_read_on() {
+    let fixture = super::metering::Fixture::start(Config::default()).await;
+    let run = async |headers: &[&str], path: &str, body: &str| {
+        let reply = fixture.server.send("POST", path, headers, body.as_bytes()).await;
+        assert_eq!(reply.status, 200, "{reply:?}");
+        assert!(reply.body.ends_with("data: [DONE]\n\n"), "{reply:?}");
+        reply.header("cf-aig-run-id").is_some()
+    };
+    let body = chat("a", r#","stream":true"#);
+    let entry = format!(
+        r#"[{{"provider":"compat","endpoint":"chat/completions","headers":{{"cf-aig-zdr":"true"}},"query":{body}}}]"#
+    );
+    assert!(run(&[WANTED], "/v1/chat/completions", &body).await);
+    assert!(!run(&[WANTED, "cf-aig-zdr: true"], "/v1/chat/completions", &body).await);
+    assert!(!run(&[WANTED], "/v1/default/default", &entry).await);
+    let zdr = serde_json::json!({"zdr": true});
+    fixture.gateway.update_gateway("default", "default", zdr.as_object().unwrap()).await.unwrap();
+    assert!(!run(&[WANTED], "/v1/chat/completions", &body).await);
+}
