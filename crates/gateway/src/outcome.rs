@@ -71,6 +71,16 @@ impl Outcome {
         });
     }
 
+    /// An entry is closed because another for the same model answers, which is the last one then.
+    pub(crate) fn withdrawn(&self, request: &str, other: &str) {
+        self.note(|seen| {
+            seen.open = seen.open.saturating_sub(1);
+            if let Some((last, _, _)) = seen.last.as_mut().filter(|(last, _, _)| last == request) {
+                other.clone_into(last);
+            }
+        });
+    }
+
     pub(crate) fn ended(&self, end: End, usage: Option<&Usage>, cost: Option<NanoUsd>) {
         self.note(|seen| {
             seen.open = seen.open.saturating_sub(1);
@@ -100,6 +110,19 @@ impl Seen {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_entry_that_is_withdrawn_leaves_the_others_answer_whole_and_last() {
+        let outcome = Outcome::default();
+        outcome.opened("winner", "p", "m");
+        outcome.opened("loser", "p", "m");
+        outcome.withdrawn("loser", "winner");
+        outcome.ended(End::Settled, None, Some(NanoUsd(3)));
+        let seen = outcome.seen();
+        assert!(seen.is_whole(0));
+        assert_eq!(seen.cost, Some(NanoUsd(3)));
+        assert_eq!(seen.last.map(|last| last.0).as_deref(), Some("winner"));
+    }
 
     #[test]
     fn one_cost_that_is_not_known_makes_the_sum_unknown() {

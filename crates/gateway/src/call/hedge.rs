@@ -125,7 +125,7 @@ impl Proxy {
         };
         remember(&outcome);
         if let Some(lost) = lost {
-            lost.cancel();
+            lost.cancel(entry.as_ref());
         }
         (outcome, entry)
     }

@@ -411,8 +411,12 @@ async fn of_a_hedged_call_one_answers_and_the_other_is_closed_and_says_so() {
     let world = world(vec![vec![vec![Step::Hang(Arc::clone(&closed))], json(WHOLE)]]).await;
     let hedge = Some(retry::Hedge::After(Duration::from_millis(1)));
     let policy = Policy { hedge, ..world.call().policy };
-    assert_eq!(world.whole(Call { policy, ..world.call() }).await, (200, WHOLE.to_owned()));
+    let outcome = crate::Outcome::default();
+    let caller = Caller { outcome: Some(outcome.clone()), ..Caller::default() };
+    assert_eq!(world.whole(Call { policy, caller, ..world.call() }).await, (200, WHOLE.to_owned()));
     closed.notified().await;
+    // To those around it there is one whole answer, which may be kept.
+    assert!(outcome.seen().is_whole(0), "{:?}", outcome.seen());
     assert_eq!(world.ends().await, [1, 0, 1, 0]);
     let line = world.line().await;
     // What the other one cost nobody knows; what is known is that of one answer.
