@@ -189,8 +189,10 @@ impl Outer<'_> {
             Err(error) => return refused(error),
         };
         let asking = self.behind.ask(inner);
-        let Some(timeout) = model.timeout else { return asking.await };
-        let retries = model.retries.unwrap_or(if self.app.model(&self.named(model)).is_ok() { 0 } else { 4 });
+        // Each attempt at a provider is held to it already, and told to the ledger and the breaker.
+        let here = self.app.model(&self.named(model)).is_ok();
+        let Some(timeout) = model.timeout.filter(|_| here) else { return asking.await };
+        let retries = model.retries.unwrap_or(0);
         let most = timeout * (retries + 1) + PAUSE_MAX * retries;
         tokio::time::timeout(most, asking).await.unwrap_or_else(|_| {
             let message = format!("{} did not answer within {timeout:?}", self.named(model));
