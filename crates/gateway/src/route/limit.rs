@@ -3,9 +3,11 @@
 use super::facts::{Fact, Facts, shown};
 use super::graph::{Limit, Rate};
 use crate::account::number;
+use crate::key::hash;
 use crate::{Gateway, unavailable};
 use base::NanoUsd;
 use protocol::Error;
+use std::time::Duration;
 use store::{Value, Work};
 
 /// What a rate said.
@@ -15,6 +17,8 @@ pub struct Passed {
     pub passes: bool,
     /// Why, for people.
     pub why: String,
+    /// Until the window ends.
+    pub after: Duration,
 }
 
 /// Where a window stands: its start, that of the one before, and how much of that one counts, in thousandths.
@@ -77,11 +81,13 @@ impl Gateway {
         let now = number(self.now());
         let length = number(rate.window.as_secs()).max(1);
         let windows = window(now, length, rate.sliding);
+        let after = Duration::from_secs((windows.0 + length - now).unsigned_abs());
         let failed = |error: store::Error| unavailable("A rate of the route cannot be counted", &error);
         match rate.limit {
             Limit::Count(limit) => {
                 let value = value.map_or_else(String::new, |value| value.to_string());
-                let place: [Value; 3] = [route.into(), element.into(), value.replace('\0', " ").into()];
+                // Callers say what it is, and how long; only whether it is the same counts.
+                let place: [Value; 3] = [route.into(), element.into(), hash(value.as_bytes()).into()];
                 let limit = number(limit);
                 let (passes, used) = if counts {
                     self.store()
@@ -98,6 +104,7 @@ impl Gateway {
                 };
                 Ok(Passed {
                     passes,
+                    after,
                     why: format!("{used} of {limit} requests passed in {length} s where {whose}"),
                 })
             }
@@ -109,7 +116,7 @@ impl Gateway {
                     dollars(spent),
                     dollars(limit)
                 );
-                Ok(Passed { passes: spent < limit, why })
+                Ok(Passed { passes: spent < limit, why, after })
             }
         }
     }

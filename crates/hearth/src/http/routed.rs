@@ -252,7 +252,7 @@ pub(super) async fn answer(app: &App, asked: Asked, request: Request, body: Body
             Turn::Count(element, rate) => {
                 let passed = gateway.pass_rate(&route.id, element, rate, &facts, true).await?;
                 if !passed.passes && rate.fallback.is_none() {
-                    limited = Some(passed.why.clone());
+                    limited = Some((passed.why.clone(), passed.after));
                 }
                 walk.told(passed.passes, passed.why);
             }
@@ -281,10 +281,10 @@ pub(super) async fn answer(app: &App, asked: Asked, request: Request, body: Body
         }
     }
     match (limited, last) {
-        (Some(why), _) => Err(Error::new(
-            ErrorKind::Overloaded,
-            format!("A limit of the route '{}' is reached: {why}", route.name),
-        )),
+        (Some((why, after)), _) => {
+            let message = format!("A limit of the route '{}' is reached: {why}", route.name);
+            Err(Error::new(ErrorKind::Overloaded, message).retry_after(after))
+        }
         (None, Some(response)) => Ok(response),
         (None, None) => {
             let message = format!("The route '{}' ends without a model for this request", route.name);

@@ -180,6 +180,8 @@ async fn a_rate_leads_to_its_fallback_and_without_one_to_429() {
     assert_eq!(ask("hard", "u").await.status, 200);
     let reply = ask("hard", "u").await;
     assert_eq!(reply.status, 429);
+    let after: u64 = reply.header("retry-after").unwrap().parse().unwrap();
+    assert!((1..=86_400).contains(&after), "{after}");
     assert!(reply.body.contains("1 of 1 requests passed"), "{reply:?}");
 }
 
