@@ -171,7 +171,10 @@ impl Test {
             Self::Order(orders, value) => {
                 found.and_then(|found| order(found, value)).is_some_and(|order| orders.contains(&order))
             }
-            Self::In(values) => found.is_some_and(|found| values.iter().any(|value| same(found, value))),
+            Self::In(values) => {
+                let found = found.unwrap_or(&Value::Null);
+                values.iter().any(|value| same(found, value))
+            }
             Self::Exists(there) => found.is_some() == *there,
         }
     }
@@ -239,6 +242,9 @@ mod tests {
             (json!({"metadata.plan": {"$gte": "fre"}}), true),
             (json!({"metadata.plan": {"$in": ["a", "free"]}}), true),
             (json!({"metadata.none": {"$nin": ["a"]}}), true),
+            (json!({"metadata.none": {"$in": ["a", null]}}), true),
+            (json!({"metadata.none": {"$nin": [null]}}), false),
+            (json!({"metadata.plan": {"$in": [null]}}), false),
             (json!({"metadata.vip": {"$exists": true}}), true),
             (json!({"metadata.none": {"$exists": true}}), false),
             (json!({"metadata.age": {"$not": {"$gt": 9}}}), true),
