@@ -34,7 +34,8 @@ pub const PREFIX: &str = "dynamic/";
 /// Whether a body has the word with which a route is asked for; most have not, and need no closer look.
 #[must_use]
 pub fn mentioned(body: &[u8]) -> bool {
-    memchr::memmem::find(body, PREFIX.as_bytes()).is_some()
+    // Some write JSON with its slashes escaped.
+    [PREFIX, "dynamic\\/"].iter().any(|word| memchr::memmem::find(body, word.as_bytes()).is_some())
 }
 
 /// A version of a route.
@@ -404,6 +405,13 @@ impl Gateway {
     /// # Errors
     /// When it is not there, or the store fails.
     pub async fn deployed(&self, account: &str, gateway: &str, name: &str) -> Result<Arc<Deployed>, Error> {
+        let unknown = || {
+            let shown: String = name.chars().take(64).collect();
+            let message = format!("There is no route '{shown}' in the gateway '{gateway}'");
+            Error::new(ErrorKind::ModelNotFound, message).at("model")
+        };
+        // What no route can be called is not remembered.
+        check_id("name", name).map_err(|_| unknown())?;
         let version = self.directory().await?.version();
         let key = [account, gateway, name].map(str::to_owned);
         let lock = || self.ready().0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -427,11 +435,7 @@ impl Gateway {
                 found
             }
         };
-        found.ok_or_else(|| {
-            let shown: String = name.chars().take(64).collect();
-            let message = format!("There is no route '{shown}' in the gateway '{gateway}'");
-            Error::new(ErrorKind::ModelNotFound, message).at("model")
-        })
+        found.ok_or_else(unknown)
     }
 
     /// Says which way a request with these facts would take: nothing is asked and nothing counted. Models in `failing` are

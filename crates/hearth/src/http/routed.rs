@@ -99,7 +99,7 @@ pub(super) async fn in_header(app: &App, account: &str, header: &str) -> Result<
 
 /// The route that a body asks for.
 pub(super) async fn in_body(body: &Body) -> Option<Asked> {
-    // Nearly no body has the word, and whoever writes it with escapes asks for no route.
+    // Nearly no body has the word, and whoever writes it with other escapes than of the slash asks for no route.
     if !mentioned(body.bytes()) {
         return None;
     }

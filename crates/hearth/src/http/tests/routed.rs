@@ -109,6 +109,7 @@ async fn a_route_is_a_model_on_every_surface() {
             surfaces.push((&gateway_run, native, "/result/response"));
             surfaces.push(("/run?version=3", r#"{"inputs":{"prompt":"a b"}}"#.to_owned(), "/response"));
         }
+        surfaces.push(("/v1/messages", surfaces[3].1.replace("dynamic/", "dynamic\\/"), "/content/0/text"));
         for (path, body, at) in surfaces {
             let headers: &[&str] = if path.starts_with("/run") { &[header.as_str()] } else { &[] };
             let reply = routed.server.send("POST", path, headers, body.as_bytes()).await;
