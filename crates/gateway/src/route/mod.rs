@@ -209,6 +209,17 @@ fn insert_deployment(work: &Work<'_>, route: &str, version: &str, now: i64) -> R
     changed(work)
 }
 
+/// Removes the routes of a gateway that is removed, with all that belongs to them.
+pub(crate) fn remove_of_gateway(work: &Work<'_>, place: &[store::Value; 2]) -> Result<(), store::Error> {
+    for table in ["gateway_route_counts", "gateway_route_deployments", "gateway_route_versions"] {
+        let sql = format!(
+            "DELETE FROM {table} WHERE route IN (SELECT id FROM gateway_routes WHERE account = ?1 AND gateway = ?2)"
+        );
+        work.execute(&sql, place)?;
+    }
+    work.execute("DELETE FROM gateway_routes WHERE account = ?1 AND gateway = ?2", place).map(|_| ())
+}
+
 impl Gateway {
     /// The routes of a gateway, by name.
     ///

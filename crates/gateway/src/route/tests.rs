@@ -407,3 +407,59 @@ async fn an_explanation_says_which_edges_and_why_and_counts_nothing() {
     assert_eq!(edges, [json!("next"), json!("false"), json!("success"), json!(null)]);
     assert_eq!(said["path"][1]["why"], "the condition does not hold: metadata.a is 1");
 }
+
+#[tokio::test]
+async fn names_that_no_route_can_have_are_not_remembered() {
+    let folder = tempfile::tempdir().unwrap();
+    let (gateway, _) = gateway(folder.path()).await;
+    for name in ["", "a/b", &"x".repeat(100_000)] {
+        let error = gateway.deployed("default", "default", name).await.unwrap_err();
+        assert_eq!((error.kind, error.param.as_deref()), (ErrorKind::ModelNotFound, Some("model")));
+    }
+    assert!(gateway.ready().0.lock().unwrap().1.is_empty());
+}
+
+#[tokio::test]
+async fn what_a_rate_counts_by_is_not_kept_as_it_was_said() {
+    let folder = tempfile::tempdir().unwrap();
+    let (gateway, _) = gateway(folder.path()).await;
+    let properties = json!({"key": "metadata.user", "limit": 2, "window": 60});
+    let graph = Graph::parse(&json!([start("r"), rate("r", properties, "end", None), end()])).unwrap();
+    let Element::Rate(rate) = &graph.elements["r"] else { panic!("a rate") };
+    let metadata = json!({"user": "somebody".repeat(1000)}).as_object().unwrap().clone();
+    let facts = Facts { metadata, ..Facts::default() };
+    let passed = gateway.pass_rate("route", "r", rate, &facts, true).await.unwrap();
+    assert!(passed.passes && passed.after <= Duration::from_secs(60));
+    let read = |work: &Work<'_>| work.query("SELECT value FROM gateway_route_counts", &[]);
+    let rows = gateway.store().read(read).await.unwrap();
+    assert_eq!(rows[0].text(0).unwrap().len(), 64);
+}
+
+#[tokio::test]
+async fn a_gateway_that_is_deleted_takes_its_routes_with_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let (gateway, _) = gateway(folder.path()).await;
+    let elements = json!([
+        start("r"),
+        rate("r", json!({"key": "account", "limit": 2, "window": 60}), "one", None),
+        model("one", None),
+        end(),
+    ]);
+    gateway.create_gateway("default", "other", &serde_json::Map::new()).await.unwrap();
+    for place in ["default", "other"] {
+        let route = gateway.create_route("default", place, "fast", &elements).await.unwrap();
+        let deployed = gateway.deployed("default", place, "fast").await.unwrap();
+        let Element::Rate(rate) = &deployed.graph.elements["r"] else { panic!("a rate") };
+        gateway.pass_rate(&route.id, "r", rate, &Facts::default(), true).await.unwrap();
+    }
+    gateway.delete_gateway("default", "other").await.unwrap();
+    for table in
+        ["gateway_routes", "gateway_route_versions", "gateway_route_deployments", "gateway_route_counts"]
+    {
+        let read = move |work: &Work<'_>| work.query(&format!("SELECT count(*) FROM {table}"), &[]);
+        let rows = gateway.store().read(read).await.unwrap();
+        assert_eq!(rows[0].integer(0).unwrap(), 1, "{table}");
+    }
+    gateway.create_gateway("default", "other", &serde_json::Map::new()).await.unwrap();
+    assert!(gateway.deployed("default", "other", "fast").await.is_err());
+}

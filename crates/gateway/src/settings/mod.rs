@@ -19,7 +19,7 @@ pub use spend::{Match, Spend, SpendRule};
 
 use crate::account::{check_id, number};
 use crate::directory::changed;
-use crate::{DEFAULT, Gateway, byok};
+use crate::{DEFAULT, Gateway, byok, route};
 use protocol::{Error, ErrorKind};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -308,6 +308,7 @@ impl Gateway {
         let deleted = self.write("The gateway could not be deleted", move |work| {
             work.execute("DELETE FROM gateway_gateways WHERE account = ?1 AND id = ?2", &values)?;
             byok::remove_of_gateway(work, &values)?;
+            route::remove_of_gateway(work, &values)?;
             changed(work)
         });
         deleted.await?;
