@@ -9,7 +9,7 @@
 use super::dispatch::Behind;
 use super::refusal::{Dialect, Refusal};
 use super::socket::{KEY_PROTOCOL, Shown};
-use super::{App, fresh_id, routes};
+use super::{App, fresh_id, routes, universal};
 use axum::extract::{MatchedPath, Request, State};
 use axum::http::uri::Authority;
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
@@ -81,6 +81,8 @@ pub(super) async fn front(State(front): State<Front>, mut request: Request, next
 
 /// Says who asks, for everything behind, or why the request may not come in.
 async fn admit(app: &App, request: &mut Request, route: Option<&str>) -> Result<(), Error> {
+    let nowhere = universal::no_gateway(request, route);
+    let route = route.filter(|_| nowhere.is_none());
     let mut caller = match &app.gateway {
         Some(gateway) if gateway.has_keys().await? => keyed(app, Some(gateway), request, route).await?,
         gateway if app.config.api_key.is_some() => keyed(app, gateway.as_ref(), request, route).await?,
@@ -89,6 +91,9 @@ async fn admit(app: &App, request: &mut Request, route: Option<&str>) -> Result<
             Caller::default()
         }
     };
+    if let Some(nowhere) = nowhere {
+        return Err(nowhere);
+    }
     let headers = request.headers();
     described(&mut caller, headers)?;
     let named = headers.get(GATEWAY).and_then(|id| id.to_str().ok());

@@ -60,9 +60,6 @@ struct Session {
 
 /// `GET /v1/{account}/{gateway}` with an upgrade.
 pub(super) async fn open(State(app): State<Arc<App>>, request: Request) -> Answered {
-    if let Some(refusal) = no_gateway(&request) {
-        return Err(refusal);
-    }
     let (mut parts, _) = request.into_parts();
     let behind = Behind::of(&parts.extensions);
     let caller: Caller = parts.extensions.get().cloned().expect("the front says who asks");

@@ -8,7 +8,7 @@ use super::App;
 use super::body::{Body, read};
 use super::dispatch::{Behind, Inner, is_answer};
 use super::front::{described, is_same};
-use super::refusal::{Answered, Refusal};
+use super::refusal::Answered;
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, header};
 use axum::response::Response;
@@ -205,20 +205,17 @@ fn is_resource(path: &str) -> bool {
 }
 
 /// The answer where a path looks like a gateway's and is another API's.
-pub(super) fn no_gateway(request: &Request) -> Option<Refusal> {
+pub(super) fn no_gateway(request: &Request, route: Option<&str>) -> Option<Error> {
     let path = request.uri().path();
-    path.strip_prefix("/v1/").filter(|_| is_resource(path)).map(|_| {
+    route.filter(|route| route.starts_with("/v1/{account}/") && is_resource(path)).map(|_| {
         let shown: String = path.chars().take(200).collect();
         let message = format!("No route for that URI ({} {shown})", request.method());
-        Refusal(Error::new(ErrorKind::RouteNotFound, message))
+        Error::new(ErrorKind::RouteNotFound, message)
     })
 }
 
 /// `POST /v1/{account}/{gateway}`, and of the AI binding `POST /ai-gateway/universal/run/{gateway}`.
 pub(super) async fn universal(State(app): State<Arc<App>>, request: Request) -> Answered {
-    if let Some(refusal) = no_gateway(&request) {
-        return Err(refusal);
-    }
     let behind = Behind::of(request.extensions());
     let (asking, body) = read(&app, request).await?;
     let bytes = body.bytes().clone();

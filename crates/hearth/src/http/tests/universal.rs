@@ -153,10 +153,21 @@ async fn workers_ais_routes_are_under_a_gateway_too() {
 #[tokio::test]
 async fn what_openais_clients_ask_for_and_is_not_built_is_no_gateway() {
     let (_upstream, server) = servers().await;
-    let reply = server.post("/v1/audio/speech", "{}").await;
-    assert_eq!(
-        (reply.status, &reply.json()["error"]["type"]),
-        (404, &"invalid_request_error".into()),
-        "{reply:?}"
-    );
+    for path in ["/v1/audio/speech", "/v1/files/f", "/v1/batches/b/cancel/x", "/v1/threads/t/runs/r"] {
+        let reply = server.post(path, "{}").await;
+        assert_eq!(
+            (reply.status, &reply.json()["error"]["type"]),
+            (404, &"invalid_request_error".into()),
+            "{reply:?}"
+        );
+    }
+    // A key belongs to an account, which is not what the first segment names.
+    let fixture = super::metering::Fixture::start(Config::default()).await;
+    let (_, key) = fixture.key("default", "inference", gateway::Limits::default()).await;
+    let bearer = format!("authorization: Bearer {}", key.0);
+    for path in ["/v1/files/f", "/v1/files/f/content/x"] {
+        let reply = fixture.server.send("GET", path, &[&bearer], b"").await;
+        assert_eq!(reply.status, 404, "{reply:?}");
+        assert_eq!(fixture.server.get(path).await.status, 401);
+    }
 }
