@@ -2,10 +2,10 @@
 //! `universal.done` answer; several requests may run at once, told apart by their `eventId`.
 //!
 //! Each message is one entry of the universal endpoint, and goes the same way. What fails is told by `universal.error`, a
-//! message of ours. A client that leaves ends everything that it asked for. Bounded are messages, requests at once,
-//! messages that wait to be sent, and sockets.
+//! message of ours. A client that leaves ends everything that it asked for. Bounded are messages, which have room in the
+//! budget of bodies before the next one is read, requests at once, what waits to be sent, and sockets.
 
-use super::body::Body;
+use super::body::{Body, Held};
 use super::dispatch::{Behind, status};
 use super::refusal::{Answered, Dialect};
 use super::universal::Entry;
@@ -17,6 +17,7 @@ use axum::http::{HeaderMap, HeaderValue, header};
 use axum::response::Response;
 use bytes::Bytes;
 use futures::StreamExt;
+use futures::future::BoxFuture;
 use gateway::Caller;
 use gateway::sse::{self, Framer};
 use protocol::{Error, ErrorKind};
@@ -25,7 +26,7 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use std::borrow::Cow;
 use std::sync::Arc;
-use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::JoinSet;
 
 /// Sockets open at once.
@@ -34,8 +35,9 @@ pub(super) const SOCKETS_MAX: u32 = 1024;
 /// Requests that run on one socket at once.
 const REQUESTS_MAX: usize = 32;
 
-/// Messages that wait to be sent on one socket.
+/// Messages that wait to be sent on one socket, and their bytes; a larger one waits alone.
 const WAITING_MAX: usize = 64;
+const WAITING_BYTES: u32 = 1 << 20;
 
 /// Largest answer that is not streamed.
 const ANSWER_MAX: usize = 64 << 20;
@@ -49,6 +51,25 @@ pub(super) const KEY_PROTOCOL: &str = "cf-aig-authorization.";
 /// The protocol that showed the key, which the answer must name; the front takes the header away.
 #[derive(Clone)]
 pub(super) struct Shown(pub(super) HeaderValue);
+
+/// Where messages wait to be sent.
+#[derive(Clone)]
+struct Out {
+    messages: mpsc::Sender<(Message, OwnedSemaphorePermit)>,
+    /// Their bytes, one permit each.
+    room: Arc<Semaphore>,
+}
+
+impl Out {
+    async fn send(&self, message: Message) -> Result<(), Error> {
+        let bytes = match &message {
+            Message::Text(text) => u32::try_from(text.len()).unwrap_or(u32::MAX),
+            _ => 0,
+        };
+        let room = Arc::clone(&self.room).acquire_many_owned(bytes.min(WAITING_BYTES)).await.map_err(gone)?;
+        self.messages.send((message, room)).await.map_err(gone)
+    }
+}
 
 /// What all requests of a socket have in common.
 struct Session {
@@ -90,48 +111,67 @@ pub(super) async fn open(State(app): State<Arc<App>>, request: Request) -> Answe
 
 /// Reads and sends until the client leaves or the server stops.
 async fn talk(mut socket: WebSocket, session: Arc<Session>, _place: OwnedSemaphorePermit) {
-    let (out, mut waiting) = mpsc::channel(WAITING_MAX);
+    let (messages, mut waiting) = mpsc::channel(WAITING_MAX);
+    let out = Out { messages, room: Arc::new(Semaphore::new(WAITING_BYTES as usize)) };
+    // A message that waits for room; nothing else is read meanwhile.
+    let mut coming: Option<BoxFuture<'static, (Bytes, Result<Held, Error>)>> = None;
     let mut asked = JoinSet::new();
     let mut stopped = session.app.stopped.clone();
     let mut silence = tokio::time::interval(session.app.config.stream_silence);
     silence.reset();
     let mut stopping = false;
     loop {
-        let message = tokio::select! {
-            message = socket.recv() => match message {
+        // What was sent gives its room back.
+        let (message, _room) = tokio::select! {
+            (bytes, held) = async { coming.as_mut().expect("it waits").await }, if coming.is_some() => {
+                coming = None;
+                match held {
+                    Ok(held) => {
+                        let (session, out) = (Arc::clone(&session), out.clone());
+                        asked.spawn(async move { ask(&session, Body::holding(bytes, held), &out).await });
+                        continue;
+                    }
+                    Err(error) => (failed(&event_of(&bytes), &error), None),
+                }
+            }
+            message = socket.recv(), if coming.is_none() => match message {
                 Some(Ok(Message::Text(text))) => {
                     let bytes = Bytes::from(text);
                     if asked.len() >= REQUESTS_MAX {
                         let error = Error::new(ErrorKind::Overloaded, format!("{REQUESTS_MAX} requests run on this socket"));
-                        failed(&event_of(&bytes), &error)
+                        (failed(&event_of(&bytes), &error), None)
                     } else if stopping {
-                        failed(&event_of(&bytes), &Error::new(ErrorKind::Unavailable, "The server is shutting down"))
+                        let error = Error::new(ErrorKind::Unavailable, "The server is shutting down");
+                        (failed(&event_of(&bytes), &error), None)
                     } else {
-                        let (session, out) = (Arc::clone(&session), out.clone());
-                        asked.spawn(async move { ask(&session, bytes, &out).await });
+                        let app = Arc::clone(&session.app);
+                        coming = Some(Box::pin(async move {
+                            let held = app.room.hold(&app.config, bytes.len() as u64).await;
+                            (bytes, held)
+                        }));
                         continue;
                     }
                 }
                 Some(Ok(Message::Binary(_))) => {
-                    failed(&Value::Null, &Error::new(ErrorKind::Malformed, "Messages are text"))
+                    (failed(&Value::Null, &Error::new(ErrorKind::Malformed, "Messages are text")), None)
                 }
                 Some(Ok(Message::Ping(_) | Message::Pong(_))) => continue,
                 // What still runs is dropped with the set, and that ends its work.
                 Some(Ok(Message::Close(_)) | Err(_)) | None => return,
             },
-            Some(message) = waiting.recv() => message,
+            Some((message, room)) = waiting.recv() => (message, Some(room)),
             Some(_) = asked.join_next(), if !asked.is_empty() => {
-                if stopping && asked.is_empty() && waiting.is_empty() {
+                if stopping && asked.is_empty() && waiting.is_empty() && coming.is_none() {
                     let _ = socket.send(Message::Close(None)).await;
                     return;
                 }
                 continue;
             }
-            _ = silence.tick() => Message::Ping(Bytes::new()),
+            _ = silence.tick() => (Message::Ping(Bytes::new()), None),
             // Ends when the sender is dropped.
             _ = stopped.changed(), if !stopping => {
                 stopping = true;
-                if asked.is_empty() {
+                if asked.is_empty() && coming.is_none() {
                     let _ = socket.send(Message::Close(None)).await;
                     return;
                 }
@@ -140,6 +180,10 @@ async fn talk(mut socket: WebSocket, session: Arc<Session>, _place: OwnedSemapho
         };
         silence.reset();
         if socket.send(message).await.is_err() {
+            return;
+        }
+        if stopping && asked.is_empty() && waiting.is_empty() && coming.is_none() {
+            let _ = socket.send(Message::Close(None)).await;
             return;
         }
     }
@@ -167,9 +211,18 @@ fn failed(event_id: &Value, error: &Error) -> Message {
 
 /// The event that a message is about, however the rest of it reads.
 fn event_of(bytes: &[u8]) -> Value {
-    serde_json::from_slice::<Value>(bytes)
-        .map(|value| value["request"]["eventId"].clone())
-        .unwrap_or_default()
+    #[derive(Deserialize)]
+    struct About<'a> {
+        #[serde(borrow)]
+        request: Event<'a>,
+    }
+    #[derive(Deserialize)]
+    struct Event<'a> {
+        #[serde(rename = "eventId", borrow)]
+        id: &'a RawValue,
+    }
+    let about = serde_json::from_slice::<About<'_>>(bytes).ok();
+    about.and_then(|about| serde_json::from_str(about.request.id.get()).ok()).unwrap_or_default()
 }
 
 /// What a message asks.
@@ -182,9 +235,9 @@ struct Create<'a> {
 }
 
 /// One request, from its message to its last one.
-async fn ask(session: &Session, bytes: Bytes, out: &mpsc::Sender<Message>) {
-    let event_id = event_of(&bytes);
-    if let Err(error) = answer(session, &bytes, &event_id, out).await {
+async fn ask(session: &Session, body: Body, out: &Out) {
+    let event_id = event_of(body.bytes());
+    if let Err(error) = answer(session, body, &event_id, out).await {
         // Nobody waits for it when the socket is gone.
         let _ = out.send(failed(&event_id, &error)).await;
     }
@@ -207,13 +260,9 @@ async fn check(session: &Session) -> Result<(), Error> {
     if taken { Ok(()) } else { Err(Error::new(ErrorKind::Unauthorized, why)) }
 }
 
-async fn answer(
-    session: &Session,
-    bytes: &Bytes,
-    event_id: &Value,
-    out: &mpsc::Sender<Message>,
-) -> Result<(), Error> {
+async fn answer(session: &Session, body: Body, event_id: &Value, out: &Out) -> Result<(), Error> {
     let app = &session.app;
+    let bytes = body.bytes();
     check(session).await?;
     let create: Create<'_> = serde_json::from_slice(bytes)
         .map_err(|error| Error::new(ErrorKind::Malformed, format!("This is no universal.create: {error}")))?;
@@ -221,8 +270,6 @@ async fn answer(
         return Err(Error::invalid("type", "Invalid value for 'type': expected universal.create"));
     }
     let entry = Entry::parse(bytes, create.request, "request")?;
-    let held = app.room.hold(&app.config, bytes.len() as u64).await?;
-    let body = Body::holding(bytes.clone(), held);
     if let Some(key) = &session.caller.key
         && let Some(limited) = policy::count(app, key).await
     {
@@ -231,12 +278,13 @@ async fn answer(
     }
     let response =
         entry.ask(app, &session.behind, &session.caller, &session.headers, &body, "request").await?;
+    drop(body);
     let (kind, metadata) = about(&response, event_id);
     if status(&response) >= 400 {
         return refused(response, metadata, out).await;
     }
     if kind.starts_with("text/event-stream") {
-        out.send(event("universal.created", metadata.clone(), None)).await.map_err(gone)?;
+        out.send(event("universal.created", metadata.clone(), None)).await?;
         stream(response, event_id, out).await?;
     } else {
         let body = whole(response).await?;
@@ -247,11 +295,9 @@ async fn answer(
                 format!("An answer of the type {kind} cannot go over this socket"),
             )
         })?;
-        out.send(event("universal.created", metadata.clone(), Some(("response", &body))))
-            .await
-            .map_err(gone)?;
+        out.send(event("universal.created", metadata.clone(), Some(("response", &body)))).await?;
     }
-    out.send(event("universal.done", metadata, None)).await.map_err(gone)
+    out.send(event("universal.done", metadata, None)).await
 }
 
 /// The type of an answer, and what is told about it.
@@ -272,11 +318,7 @@ async fn whole(response: Response) -> Result<Bytes, Error> {
 }
 
 /// Tells that there is no answer, in the words of who refused.
-async fn refused(
-    mut response: Response,
-    mut metadata: Value,
-    out: &mpsc::Sender<Message>,
-) -> Result<(), Error> {
+async fn refused(mut response: Response, mut metadata: Value, out: &Out) -> Result<(), Error> {
     if let Some(error) = response.extensions_mut().remove::<Error>() {
         return Err(error);
     }
@@ -284,11 +326,11 @@ async fn refused(
     let body = whole(response).await?;
     let text = String::from_utf8_lossy(&body).into_owned();
     let words = RawValue::from_string(text.clone()).unwrap_or_else(|_| raw(Value::from(text).to_string()));
-    out.send(event("universal.error", metadata, Some(("error", &words)))).await.map_err(gone)
+    out.send(event("universal.error", metadata, Some(("error", &words)))).await
 }
 
 /// Sends a stream on, event by event.
-async fn stream(response: Response, event_id: &Value, out: &mpsc::Sender<Message>) -> Result<(), Error> {
+async fn stream(response: Response, event_id: &Value, out: &Out) -> Result<(), Error> {
     let mut body = response.into_body().into_data_stream();
     let mut framer = Framer::default();
     while let Some(piece) = body.next().await {
@@ -300,7 +342,7 @@ async fn stream(response: Response, event_id: &Value, out: &mpsc::Sender<Message
             let chunk =
                 RawValue::from_string(text.clone()).unwrap_or_else(|_| raw(Value::from(text).to_string()));
             let metadata = json!({"eventId": event_id});
-            out.send(event("universal.stream", metadata, Some(("response", &chunk)))).await.map_err(gone)?;
+            out.send(event("universal.stream", metadata, Some(("response", &chunk)))).await?;
         }
     }
     Ok(())
