@@ -5,7 +5,7 @@
 
 use crate::settings::{Action, Hazards};
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 /// What a judge said.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -87,29 +87,20 @@ impl Decision {
     }
 }
 
-/// Members of a body under which there are words, in any dialect.
+/// Members of an answer under which there are words, in any dialect.
 const ROOTS: &[&str] = &[
     "candidates",
     "choices",
+    "completion",
     "content",
-    "contents",
-    "contexts",
     "delta",
-    "documents",
-    "input",
-    "inputs",
-    "instructions",
+    "generation",
     "message",
-    "messages",
     "output",
-    "prompt",
-    "query",
-    "requests",
     "response",
     "result",
-    "system",
+    "results",
     "text",
-    "tools",
 ];
 
 /// Members whose text is not said to anybody.
@@ -136,36 +127,69 @@ const NOT_WORDS: &[&str] = &[
     "url",
 ];
 
-/// All words of a request's or an answer's body, or of an event, in their order.
+/// Members of what a tool is called with and gives, whose names are anybody's: all text under them is words.
+const FREE: &[&str] = &["args", "arguments", "input", "json", "response"];
+
+/// Members where a file or a picture may stand as a data URL.
+const FILES: &[&str] = &["audio", "file", "file_data", "image", "image_url", "images", "uri", "video_url"];
+
+/// All words of a request's body, in their order: those of every member, since providers read more than we know.
 #[must_use]
-pub fn words(body: &Value) -> Vec<&str> {
+pub fn words_of_request(body: &Value) -> Vec<&str> {
     let mut words = Vec::new();
     match body {
-        Value::Object(members) => {
-            for (name, value) in members {
-                if ROOTS.contains(&name.as_str()) {
-                    gather(value, &mut words);
-                }
+        Value::Object(members) => members.iter().for_each(|(name, value)| {
+            if !is_silent(members, name, value) {
+                gather(name, value, false, &mut words);
             }
-        }
-        other => gather(other, &mut words),
+        }),
+        other => gather("", other, false, &mut words),
     }
     words
 }
 
-fn gather<'a>(value: &'a Value, words: &mut Vec<&'a str>) {
+/// All words of an answer's body, or of an event, in their order.
+#[must_use]
+pub fn words(body: &Value) -> Vec<&str> {
+    let Value::Object(members) = body else { return words_of_request(body) };
+    let mut words = Vec::new();
+    for (name, value) in members.iter().filter(|(name, _)| ROOTS.contains(&name.as_str())) {
+        gather(name, value, false, &mut words);
+    }
+    words
+}
+
+fn gather<'a>(name: &str, value: &'a Value, free: bool, words: &mut Vec<&'a str>) {
     match value {
-        Value::String(text) if !text.is_empty() && !text.starts_with("data:") => words.push(text),
-        Value::Array(items) => items.iter().for_each(|item| gather(item, words)),
+        Value::String(text) if !text.is_empty() && !(FILES.contains(&name) && is_data_url(text)) => {
+            words.push(text);
+        }
+        Value::Array(items) => items.iter().for_each(|item| gather(name, item, free, words)),
         Value::Object(members) => {
             for (name, value) in members {
-                if !NOT_WORDS.contains(&name.as_str()) {
-                    gather(value, words);
+                if free || !is_silent(members, name, value) {
+                    gather(name, value, free || FREE.contains(&name.as_str()), words);
                 }
             }
         }
         _ => {}
     }
+}
+
+/// Whether a member is a text that nobody is told. A document may be text too.
+fn is_silent(members: &Map<String, Value>, name: &str, value: &Value) -> bool {
+    let is_text = name == "data" && members.get("type").is_some_and(|kind| kind == "text");
+    value.is_string() && NOT_WORDS.contains(&name) && !is_text
+}
+
+/// Whether a text is `data:TYPE;base64,BYTES` and nothing else.
+fn is_data_url(text: &str) -> bool {
+    let parts = text.strip_prefix("data:").and_then(|rest| rest.split_once(";base64,"));
+    parts.is_some_and(|(kind, bytes)| {
+        let is_of_kind = |byte: u8| byte.is_ascii_alphanumeric() || b"/+-.;=_".contains(&byte);
+        let is_of_bytes = |byte: u8| byte.is_ascii_alphanumeric() || b"+/=".contains(&byte);
+        kind.bytes().all(is_of_kind) && bytes.bytes().all(is_of_bytes)
+    })
 }
 
 #[cfg(test)]
@@ -230,14 +254,48 @@ mod tests {
                 vec!["t", "i"],
             ),
             (json!({"contents": [{"parts": [{"text": "g"}]}]}), vec!["g"]),
-            (json!({"choices": [{"delta": {"content": "d"}, "finish_reason": "stop"}]}), vec!["d"]),
             (json!({"inputs": {"prompt": "p"}}), vec!["p"]),
         ] {
-            let mut found = words(&body);
+            let mut found = words_of_request(&body);
             let mut expected = expected;
             found.sort_unstable();
             expected.sort_unstable();
             assert_eq!(found, expected, "{body}");
         }
+    }
+
+    #[test]
+    fn an_answer_is_its_words_without_what_stands_around_them() {
+        let body = json!({"id": "x", "system_fingerprint": "fp",
+            "choices": [{"delta": {"content": "d"}, "finish_reason": "stop"}]});
+        assert_eq!(words(&body), ["d"]);
+    }
+
+    #[test]
+    fn no_place_in_a_request_hides_words_from_the_judge() {
+        let call =
+            |name: &str| json!({"messages": [{"content": [{"type": "tool_use", "input": {name: "w"}}]}]});
+        let bodies = [
+            json!({"messages": [{"content": "w"}]}),
+            json!({"messages": [{"content": [{"type": "document",
+                "source": {"type": "text", "media_type": "text/plain", "data": "w"}}]}]}),
+            json!({"functions": [{"description": "w"}]}),
+            json!({"prediction": {"type": "content", "content": "w"}}),
+            json!({"suffix": "w"}),
+            json!({"systemInstruction": {"parts": [{"text": "w"}]}}),
+            json!({"contents": [{"parts": [{"functionCall": {"args": {"status": "w"}}}]}]}),
+            json!({"contents": [{"parts": [{"functionResponse": {"response": {"data": "w"}}}]}]}),
+            json!({"text": {"format": {"schema": {"properties": {"status": {"description": "w"}}}}}}),
+            json!({"tools": [{"parameters": {"properties": {"url": {"description": "w"}}}}]}),
+        ];
+        for body in bodies.into_iter().chain(["data", "url", "status", "format", "object"].map(call)) {
+            assert!(words_of_request(&body).contains(&"w"), "{body}");
+        }
+        for text in ["data: w", "data:text;base64,say it", "data:image/png;base64,AAAA"] {
+            assert_eq!(words_of_request(&json!({"messages": [{"content": text}]})), [text]);
+        }
+        assert_eq!(words_of_request(&json!({"image_url": "data:image/png;base64,say it"})).len(), 1);
+        let picture = json!([{"type": "input_image", "image_url": "data:image/png;base64,AA+/="}]);
+        assert!(words_of_request(&json!({"input": picture})).is_empty());
     }
 }

@@ -12,7 +12,7 @@ use axum::extract::{Request, State};
 use axum::http::{Method, header};
 use axum::response::Response;
 use bytes::Bytes;
-use gateway::policy::guard::{Decision, Verdict, words};
+use gateway::policy::guard::{Decision, Verdict, words, words_of_request};
 use gateway::{Caller, Guardrails, Hazards};
 use protocol::{Error, ErrorKind};
 use serde_json::{Value, json};
@@ -48,7 +48,9 @@ impl Guard {
     ) -> Result<Self, Error> {
         let prompt = body.clone().parse(|bytes| {
             let value = serde_json::from_slice::<Value>(bytes).ok();
-            Ok(value.map(|value| words(&value).join("\n")))
+            let prompt = value.map(|value| words_of_request(&value).join("\n"));
+            // Without words there is nothing to judge, which is not the same as nothing to fear.
+            Ok(prompt.filter(|prompt| !prompt.is_empty()))
         });
         let prompt = prompt.await?;
         let guard =
@@ -174,20 +176,21 @@ impl Guard {
     }
 }
 
-/// The words of an answer; nothing where it is none of words.
+/// The words of an answer; nothing where it is none of words. Where none stand at the places that are known, they are
+/// looked for everywhere.
 fn said(kind: &[u8], bytes: &Bytes) -> Option<String> {
     if !kind.starts_with(b"text/event-stream") {
         let value: Value = serde_json::from_slice(bytes).ok()?;
-        return Some(words(&value).join("\n"));
+        let said = words(&value).join("\n");
+        return Some(if said.is_empty() { words_of_request(&value).join("\n") } else { said });
     }
-    let mut said = String::new();
-    for line in std::str::from_utf8(bytes).ok()?.lines() {
-        let Some(data) = line.strip_prefix("data:") else { continue };
+    let events = std::str::from_utf8(bytes).ok()?.lines().filter_map(|line| {
         // What ends a stream is no JSON.
-        let Ok(value) = serde_json::from_str::<Value>(data) else { continue };
-        words(&value).iter().for_each(|word| said.push_str(word));
-    }
-    Some(said)
+        serde_json::from_str::<Value>(line.strip_prefix("data:")?).ok()
+    });
+    let events: Vec<Value> = events.collect();
+    let said: String = events.iter().flat_map(words).collect();
+    Some(if said.is_empty() { events.iter().flat_map(words_of_request).collect() } else { said })
 }
 
 #[cfg(test)]
@@ -201,6 +204,8 @@ mod tests {
         assert_eq!(said(b"text/event-stream", &Bytes::from(events)).as_deref(), Some("unsafe"));
         let whole = r#"{"choices":[{"message":{"role":"assistant","content":"a b"}}]}"#;
         assert_eq!(said(b"application/json", &Bytes::from(whole)).as_deref(), Some("a b"));
+        let other = r#"{"translated":{"words":"a b"}}"#;
+        assert_eq!(said(b"application/json", &Bytes::from(other)).as_deref(), Some("a b"));
         assert_eq!(said(b"audio/mpeg", &Bytes::from_static(&[0, 1])), None);
     }
 }
