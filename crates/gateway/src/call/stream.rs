@@ -4,7 +4,8 @@
 //! that ends the answer goes out, the entry in the ledger is settled, and that is durable. In silence a comment tells the
 //! client that the connection lives. A stream that breaks off ends with an error in the provider's dialect, since its
 //! status is long sent; its entry ends as failed. Dropping the stream closes the connection to the provider and leaves
-//! the entry interrupted, with the usage that was seen.
+//! the entry interrupted, with the usage that was seen: where the answer's own tokens were told before they were made
+//! (Anthropic's first event tells one), at least one for each piece since.
 
 use super::breaker::Outcome;
 use super::framing::{Framing, event};
@@ -15,6 +16,7 @@ use crate::dialect::{Dialect, Fault, Watcher};
 use crate::eventstream;
 use crate::ledger::Entry;
 use crate::upstream::chunk;
+use crate::usage::Usage;
 use bytes::Bytes;
 use futures::stream::unfold;
 use futures::{FutureExt, Stream};
@@ -44,6 +46,9 @@ pub(super) struct Events {
     idle: Duration,
     framing: Framing,
     watcher: Watcher,
+    /// The usage that was told last, and the pieces of the answer since it told tokens of one.
+    told_usage: Option<Usage>,
+    pieces: u64,
     /// Whether the chunk of usage is taken out, because the client did not ask for it.
     strip_usage: bool,
     /// What goes out next; before what is marked, the entry is settled.
@@ -70,6 +75,8 @@ impl Events {
             idle: target.provider.timeouts.idle,
             framing: Framing::new(target.dialect),
             watcher: Watcher::new(target.dialect),
+            told_usage: None,
+            pieces: 0,
             strip_usage: target.strip_usage,
             ready: VecDeque::new(),
             held: Bytes::new(),
@@ -150,12 +157,26 @@ impl Events {
     fn look(&mut self, frame: &[u8]) -> crate::dialect::Seen {
         let seen = self.watcher.frame(frame);
         self.has_data = self.has_data || event(self.dialect, frame).is_some();
+        self.pieces += u64::from(seen.piece);
         if seen.usage
-            && let (Some(entry), Some(reported)) = (&mut self.entry, self.watcher.reported())
+            && let Some(reported) = self.watcher.reported()
         {
-            entry.see(reported.usage);
+            if reported.usage.output > 0 {
+                self.pieces = 0;
+            }
+            self.told_usage = Some(reported.usage);
+        }
+        if seen.usage || seen.piece {
+            self.note();
         }
         seen
+    }
+
+    /// Tells the entry what was used so far.
+    fn note(&mut self) {
+        if let (Some(entry), Some(usage)) = (&mut self.entry, self.told_usage) {
+            entry.see(Usage { output: usage.output.max(self.pieces), ..usage });
+        }
     }
 
     fn take(&mut self, bytes: Bytes) -> Result<(), String> {
@@ -306,9 +327,7 @@ impl Events {
     /// Takes the entry that the answer ends.
     pub(super) fn account(&mut self, entry: Option<Entry>) {
         self.entry = entry;
-        if let (Some(entry), Some(reported)) = (&mut self.entry, self.watcher.reported()) {
-            entry.see(reported.usage);
-        }
+        self.note();
     }
 
     /// The bytes for the client.

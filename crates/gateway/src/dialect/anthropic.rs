@@ -52,3 +52,8 @@ pub(super) fn merge(raw: &mut Map<String, Value>, later: Map<String, Value>) {
 pub(super) fn is_last(frame: &[u8]) -> bool {
     crate::sse::name(frame) == Some(b"message_stop")
 }
+
+/// Whether a frame holds a piece of the answer.
+pub(super) fn is_piece(frame: &[u8]) -> bool {
+    crate::sse::name(frame) == Some(b"content_block_delta")
+}

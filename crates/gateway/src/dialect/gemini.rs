@@ -56,6 +56,11 @@ pub(super) fn is_closing(frame: &[u8]) -> bool {
     has("\"finishReason\"") || has("\"blockReason\"")
 }
 
+/// Whether a frame holds a piece of the answer.
+pub(super) fn is_piece(frame: &[u8]) -> bool {
+    memmem::find(frame, b"\"parts\"").is_some()
+}
+
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Limits {

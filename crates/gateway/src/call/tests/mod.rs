@@ -213,6 +213,27 @@ async fn a_client_that_leaves_closes_the_upstream_and_keeps_the_usage_seen() {
     assert_eq!(world.ends().await, [0, 0, 2, 0]);
 }
 
+/// Anthropic's first event tells one token of an answer that is still to come.
+#[tokio::test]
+async fn who_leaves_an_answer_whose_usage_was_told_at_its_start_pays_for_each_piece() {
+    let closed = Arc::new(Notify::new());
+    let start = r#"{"type":"message_start","message":{"usage":{"input_tokens":10,"output_tokens":1}}}"#;
+    let piece = r#"{"type":"content_block_delta","delta":{"type":"text_delta","text":"a"}}"#;
+    let piece = format!("event: content_block_delta\ndata: {piece}\n\n");
+    let seen = format!("event: message_start\ndata: {start}\n\n{}", piece.repeat(3));
+    let script =
+        vec![Step::Say([stream_head(), chunk(seen.as_bytes())].concat()), Step::Hang(Arc::clone(&closed))];
+    let world = world(vec![vec![script]]).await;
+    let mut call = world.call();
+    call.targets[0].dialect = Dialect::Anthropic;
+    let AnswerBody::Stream(mut pieces) = world.make(call).await.unwrap().into_body() else { panic!() };
+    pieces.next().await.unwrap().unwrap();
+    drop(pieces);
+    closed.notified().await;
+    assert_eq!(world.ends().await, [0, 0, 1, 0]);
+    assert_eq!((world.line().await.input, world.line().await.output), (10, 3));
+}
+
 /// Row 25: a retry after the first bytes doubled the text.
 #[tokio::test]
 async fn after_the_first_event_nothing_is_sent_again_and_the_break_is_told() {
