@@ -13,6 +13,7 @@ pub mod credential;
 pub mod custom;
 pub mod dialect;
 mod directory;
+pub mod elsewhere;
 pub mod eventstream;
 mod key;
 pub mod ledger;

@@ -31,6 +31,10 @@ pub enum Field {
     MaxOutputTokens,
     /// `n`.
     N,
+    /// `best_of`.
+    BestOf,
+    /// `prompt`.
+    Prompt,
     /// `user`.
     User,
     /// `prompt_cache_key`.
@@ -58,7 +62,7 @@ pub enum Field {
 }
 
 /// Every field with its name; the order is that of [`Field`].
-const FIELDS: [(&str, Field); 19] = [
+const FIELDS: [(&str, Field); 21] = [
     ("model", Field::Model),
     ("stream", Field::Stream),
     ("stream_options", Field::StreamOptions),
@@ -66,6 +70,8 @@ const FIELDS: [(&str, Field); 19] = [
     ("max_completion_tokens", Field::MaxCompletionTokens),
     ("max_output_tokens", Field::MaxOutputTokens),
     ("n", Field::N),
+    ("best_of", Field::BestOf),
+    ("prompt", Field::Prompt),
     ("user", Field::User),
     ("prompt_cache_key", Field::PromptCacheKey),
     ("metadata", Field::Metadata),

@@ -6,6 +6,7 @@ use super::framing::{Framing, event};
 use super::stream::Events;
 use super::{Call, KeyOf, Proxy, Reached, Target, headers, retry::Policy};
 use crate::dialect::Dialect;
+use crate::elsewhere::longest_prompt;
 use crate::ledger::Entry;
 use crate::provider::Configured;
 use crate::{Caller, Gateway};
@@ -144,7 +145,9 @@ fn target(
     let url = provider.url(&way.path, way.query.as_deref()).ok_or_else(not_there)?;
     let body = way.body(dialect.write(&provider, &way.model, request)?)?;
     let longest = request.max_tokens.map_or(unlimited, u64::from);
-    let most = Some((body.len() as u64, longest.saturating_mul(request.choices.max(1).into())));
+    // Its pieces end between members.
+    let input = body.0.iter().map(|piece| longest_prompt(piece)).fold(0, u64::saturating_add);
+    let most = Some((input, longest.saturating_mul(request.choices.max(1).into())));
     Ok(Target { provider, dialect, model: way.model, url, body, strip_usage: false, most })
 }
 

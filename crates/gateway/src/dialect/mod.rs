@@ -93,7 +93,7 @@ impl Dialect {
         Ok(most)
     }
 
-    /// How many answers a request asks for.
+    /// How many answers a request asks for; of several prompts, those to all of them.
     ///
     /// # Errors
     /// Names the member that is no count.
@@ -101,7 +101,10 @@ impl Dialect {
         let answers = match self {
             Self::Gemini => gemini::answers(found, body),
             Self::Bedrock | Self::Cohere | Self::Other => None,
-            Self::OpenAi | Self::Anthropic => found.count(body, Field::N)?,
+            Self::OpenAi | Self::Anthropic => {
+                let each = found.count(body, Field::N)?.max(found.count(body, Field::BestOf)?);
+                Some(each.unwrap_or(1).max(1).saturating_mul(openai::prompts(found, body)))
+            }
         };
         Ok(answers.unwrap_or(1).max(1))
     }
@@ -179,6 +182,8 @@ pub struct Seen {
     pub usage_only: bool,
     /// It tells usage.
     pub usage: bool,
+    /// It holds a piece of an answer whose usage may be told before its end.
+    pub piece: bool,
     /// It is the last of an answer: what comes before it is all.
     pub last: bool,
     /// It may be the last: only the end of the stream, or another frame, tells.
@@ -232,6 +237,11 @@ impl Watcher {
             Dialect::Anthropic => anthropic::is_last(frame),
             Dialect::Cohere => cohere::is_last(frame),
             Dialect::Gemini | Dialect::Bedrock | Dialect::Other => false,
+        };
+        seen.piece = match self.dialect {
+            Dialect::Anthropic => anthropic::is_piece(frame),
+            Dialect::Gemini => gemini::is_piece(frame),
+            Dialect::OpenAi | Dialect::Cohere | Dialect::Bedrock | Dialect::Other => false,
         };
         seen.closing = self.dialect == Dialect::Gemini && gemini::is_closing(frame);
         seen

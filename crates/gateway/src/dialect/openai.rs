@@ -10,6 +10,7 @@ use crate::scan::{Field, Scan};
 use crate::usage::{Tier, Usage};
 use memchr::memmem;
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
@@ -112,6 +113,16 @@ pub(super) fn is_usage_only(data: &[u8]) -> bool {
     };
     let chunk = serde_json::from_slice::<Chunk>(data);
     chunk.is_ok_and(|chunk| !chunk.choices.iter().any(|choice| choice.iter().any(says)))
+}
+
+/// How many prompts a request of completions has: one is a text or a list of numbers.
+pub(super) fn prompts(found: &Scan, body: &[u8]) -> u64 {
+    let Some(list) = found.raw(body, Field::Prompt).and_then(|raw| raw.strip_prefix(b"[")) else { return 1 };
+    if !matches!(list.trim_ascii_start().first(), Some(b'"' | b'[')) {
+        return 1;
+    }
+    let raw = found.raw(body, Field::Prompt).unwrap_or_default();
+    serde_json::from_slice::<Vec<IgnoredAny>>(raw).map_or(1, |prompts| prompts.len() as u64)
 }
 
 /// The event with which a response ends that failed.

@@ -20,6 +20,7 @@ use bytes::Bytes;
 use gateway::call::retry::{Policy, is_passing};
 use gateway::call::{AnswerBody, Asking, Call, KeyOf, Proxy, Target};
 use gateway::dialect::Dialect;
+use gateway::elsewhere::longest_prompt;
 use gateway::provider::{Configured, Way};
 use gateway::scan::{Edits, Field, Pieces, Scan, scan};
 use protocol::openai::upstream;
@@ -385,7 +386,7 @@ fn target(aim: Aim<'_>, bytes: &Bytes, found: Option<&Scan>) -> Result<Target, E
             let longest = dialect.longest(found, bytes)?.unwrap_or(UNLIMITED);
             longest.saturating_mul(dialect.answers(found, bytes)?)
         };
-        most = Some((bytes.len() as u64, longest));
+        most = Some((longest_prompt(bytes), longest));
     }
     let body = if found.is_some() { edits.apply(bytes) } else { Pieces::from(bytes.clone()) };
     Ok(Target { provider, dialect, model, url, body, strip_usage, most })
