@@ -1,7 +1,7 @@
 //! What the gateway counts, in Prometheus' text form.
 //!
-//! Invariant: labels come from bounded sets. Providers are those that are configured; models are named by callers, so
-//! beyond [`MODELS`] pairs of provider and model the model is `other`.
+//! Invariant: labels come from bounded sets. Providers are those that are configured, and `custom` for all that accounts
+//! made; models are named by callers, so beyond [`MODELS`] pairs of provider and model both are `other`.
 
 use crate::Gateway;
 use crate::Usage;
@@ -15,6 +15,9 @@ use std::time::Duration;
 
 /// Pairs of provider and model that are told apart.
 const MODELS: usize = 256;
+
+/// The provider's label where an account made it.
+pub(crate) const CUSTOM: &str = "custom";
 
 /// The upper ends of a histogram's buckets, in milliseconds.
 const BUCKETS: [u64; 14] = [5, 10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10_000, 30_000, 60_000, 120_000];
@@ -107,7 +110,7 @@ impl Metrics {
         let mut models = self.models();
         let mut name = (provider.to_owned(), model.to_owned());
         if models.len() >= MODELS && !models.contains_key(&name) {
-            name.1 = "other".to_owned();
+            name = ("other".to_owned(), "other".to_owned());
         }
         let model = models.entry(name).or_default();
         *model.requests.entry(status).or_default() += 1;
@@ -244,12 +247,18 @@ mod tests {
     fn names_of_models_from_callers_do_not_grow_the_labels_without_end() {
         let metrics = Metrics::default();
         for number in 0..10_000 {
-            metrics.count("p", &format!("m{number}\"\\\n"), Outcome::Failed(404), None, None);
+            metrics.count(
+                &format!("p{number}"),
+                &format!("m{number}\"\\\n"),
+                Outcome::Failed(404),
+                None,
+                None,
+            );
         }
         let mut out = String::new();
         metrics.render(&mut out);
         assert!(out.lines().count() < 10 * MODELS, "{}", out.lines().count());
-        assert!(out.contains("model=\"other\",status=\"404\"} 9744"), "{out}");
+        assert!(out.contains("provider=\"other\",model=\"other\",status=\"404\"} 9744"), "{out}");
         assert!(out.contains(r#"model="m0\"\\\n""#));
     }
 

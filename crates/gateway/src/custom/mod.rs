@@ -272,6 +272,13 @@ fn check_slug(slug: &str) -> Result<(), Error> {
     Ok(())
 }
 
+impl Customs {
+    /// Whether a provider is an account's own.
+    pub(crate) fn is_own(&self, account: &str, slug: &str) -> bool {
+        self.ready.get(account).is_some_and(|own| own.iter().any(|provider| &*provider.slug == slug))
+    }
+}
+
 impl Gateway {
     /// Who can be asked in an account: those of the settings, and over them the account's own.
     ///

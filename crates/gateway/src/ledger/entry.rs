@@ -5,6 +5,7 @@
 
 use super::{Ledger, PATIENCE, PAUSES};
 use crate::log::Outcome;
+use crate::metrics::CUSTOM;
 use crate::policy::Rule;
 use crate::policy::spend::Hold;
 use crate::price::{Cost, CustomCost, Price};
@@ -246,11 +247,13 @@ pub struct Entry {
     seen: Option<Usage>,
     /// What the store has not taken yet.
     unwritten: Option<Opened>,
+    /// Whether the account made the provider.
+    own: bool,
     ended: bool,
 }
 
 impl Ledger {
-    pub(super) async fn open(&self, opening: Opening, holds: Vec<Hold>) -> Result<Entry, Error> {
+    pub(super) async fn open(&self, opening: Opening, holds: Vec<Hold>, own: bool) -> Result<Entry, Error> {
         let running =
             self.running().map_err(|error| unavailable("The request could not be entered", &error))?;
         let created = self.now();
@@ -266,6 +269,7 @@ impl Ledger {
             tokens: None,
             seen: None,
             unwritten: None,
+            own,
             ended: false,
         };
         let again = opened.clone();
@@ -386,7 +390,8 @@ impl Entry {
             State::Interrupted | State::Cancelled => Outcome::Left,
         };
         let Opening { request, provider, model, caller, .. } = &self.opening;
-        self.ledger.0.metrics.count(provider, model, outcome, usage.as_ref(), cost);
+        let label = if self.own { CUSTOM } else { provider };
+        self.ledger.0.metrics.count(label, model, outcome, usage.as_ref(), cost);
         if let Some(trace) = &caller.trace {
             trace.step_ended(request, outcome, usage, cost);
         }

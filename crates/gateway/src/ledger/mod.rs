@@ -225,11 +225,12 @@ impl Gateway {
         let holds = spend::holds(&directory, &opening, self.now());
         let key = opening.caller.key.as_ref().and_then(|key| directory.keys.get(key));
         let tokens = key.and_then(|key| Some((tokens_of(&key.id), key.limits.tokens_per_minute?)));
+        let own = directory.customs.is_own(&opening.caller.account, &opening.provider);
         drop(directory);
         if self.0.ledger.waiting() >= BACKLOG {
             return Err(Error::new(ErrorKind::Overloaded, "The ledger waits for the store; try again later"));
         }
-        let entry = self.0.ledger.open(opening, holds).await?;
+        let entry = self.0.ledger.open(opening, holds, own).await?;
         Ok(match tokens {
             Some((name, limit)) => entry.counting(self.clone(), name, Rule::minute(limit.into())),
             None => entry,

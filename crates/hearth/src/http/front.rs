@@ -205,7 +205,11 @@ fn allowed(key: &Key, account: Option<&str>, route: Option<&str>, open: bool) ->
             key.account
         ));
     }
-    let manages = route.is_some_and(|route| route.starts_with(CONTROL));
+    let of_all = route == Some(routes::METRICS);
+    if of_all && key.account != DEFAULT {
+        return forbidden(format!("This tells of all accounts, and only a key of '{DEFAULT}' may read it"));
+    }
+    let manages = of_all || route.is_some_and(|route| route.starts_with(CONTROL));
     let (scope, has) =
         if manages { ("admin", key.scopes.admin) } else { ("inference", key.scopes.inference) };
     if !has && !open {

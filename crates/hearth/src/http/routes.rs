@@ -357,7 +357,7 @@ pub(super) const ROUTES: &[Route] = &[
         handler: || any(binding::no_markdown),
     },
     Route { path: HEALTH, about: "GET   200 when a model can answer", handler: || get(status::healthz) },
-    Route { path: "/metrics", about: "GET   Prometheus metrics", handler: || get(status::metrics) },
+    Route { path: METRICS, about: "GET   Prometheus metrics", handler: || get(status::metrics) },
 ];
 
 /// Routes that ask a model for something.
@@ -385,6 +385,9 @@ pub(super) const ASKING: &[&str] = &[
 
 /// Routes that need no key: they tell nothing worth protecting and probes have none.
 pub(super) const OPEN: &[&str] = &["/", HEALTH];
+
+/// What all accounts did.
+pub(super) const METRICS: &str = "/metrics";
 
 /// Where probes ask.
 pub(super) const HEALTH: &str = "/healthz";

@@ -136,6 +136,25 @@ async fn a_key_is_held_to_its_account_its_scopes_and_its_rate() {
     }
 }
 
+#[tokio::test]
+async fn what_all_accounts_did_is_told_to_managers_of_the_default_one_alone() {
+    let fixture = Fixture::start(Config { api_key: Some("root".to_owned()), ..Config::default() }).await;
+    fixture.gateway.create_account("acme", "Acme").await.unwrap();
+    let mut keys = vec![("authorization: Bearer root".to_owned(), 200)];
+    for (account, scopes, status) in [
+        ("acme", "admin", 403),
+        ("acme", "inference", 403),
+        (DEFAULT, "inference", 403),
+        (DEFAULT, "admin", 200),
+    ] {
+        let (_, secret) = fixture.key(account, scopes, Limits::default()).await;
+        keys.push((bearer(&secret), status));
+    }
+    for (key, status) in keys {
+        assert_eq!(fixture.server.send("GET", "/metrics", &[&key], b"").await.status, status, "{key}");
+    }
+}
+
 async fn requests(fixture: &Fixture, account: &str) -> u64 {
     let lines = fixture.lines("account").await;
     lines.iter().find(|line| line.groups[0] == account).map_or(0, |line| line.requests)
