@@ -3,7 +3,7 @@
 //! Invariant: an entry that was opened ends exactly once. Who holds an [`Entry`] ends it, and one that is dropped is
 //! interrupted with what was seen.
 
-use super::{Ledger, PATIENCE, PAUSES};
+use super::{Ledger, PATIENCE, PAUSES, REFUSALS};
 use crate::log::Outcome;
 use crate::metrics::CUSTOM;
 use crate::policy::Rule;
@@ -495,9 +495,11 @@ impl Drop for Waiting {
     }
 }
 
-/// Writes an end until the store takes it, with its beginning where that was not taken.
+/// Writes an end until the store takes it, with its beginning where that was not taken. One that it would never take is
+/// given up, or nothing could be entered any more once there are many.
 async fn write(waiting: Waiting, unwritten: Option<Arc<Opened>>, end: Arc<End>) {
     let (mut pause, longest) = PAUSES;
+    let mut refusals = 0;
     loop {
         let store = &waiting.0.0.store;
         let written = async {
@@ -509,7 +511,12 @@ async fn write(waiting: Waiting, unwritten: Option<Arc<Opened>>, end: Arc<End>) 
         };
         match written.await {
             Ok(()) => return,
+            Err(error @ store::Error::Failed(_)) if refusals == REFUSALS => {
+                tracing::error!(%error, request = end.request, "the end of a request is lost: the store refuses it");
+                return;
+            }
             Err(error) => {
+                refusals += u32::from(matches!(error, store::Error::Failed(_)));
                 tracing::warn!(%error, request = end.request, "the end of a request waits for the store");
                 tokio::time::sleep(pause).await;
                 pause = (pause * 2).min(longest);

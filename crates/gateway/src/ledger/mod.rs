@@ -8,7 +8,7 @@
 //!
 //! An entry is durable when [`Ledger::open`] gives it, before anybody is asked for an answer. It ends once; what ends
 //! it is repeated until the store takes it, so a slow or full store holds up an answer for [`PATIENCE`] at the most and
-//! loses nothing while the process lives. Should the process die first, the entry is still open in the store, and
+//! loses nothing while the process lives, but for an end that the store refuses again and again as faulty. Should the process die first, the entry is still open in the store, and
 //! whoever starts next says that it was interrupted.
 //!
 //! Several processes may share a store. One is known to be dead when its lock file is free (the system frees it however
@@ -49,6 +49,9 @@ pub const SILENCE: u64 = 90;
 
 /// Ends that may wait for the store; with more, no new entry is opened.
 const BACKLOG: u64 = 10_000;
+
+/// How often an end may be refused, not for now but for what it is, before it is given up.
+const REFUSALS: u32 = 12;
 
 /// Pauses between attempts to write an end: the first, and the longest.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(5));
@@ -219,8 +222,13 @@ impl Gateway {
     /// entry: it is written together with its end then.
     ///
     /// # Errors
-    /// When the store does not take it, or a limit of money has no room for the worst case.
+    /// When the store does not take it, the model's name is no text that it could, or a limit of money has no room for
+    /// the worst case.
     pub async fn enter(&self, opening: Opening) -> Result<Entry, Error> {
+        // No store keeps such a text, so no entry could be written.
+        if opening.model.contains('\0') {
+            return Err(Error::invalid("model", "Invalid value for 'model': it holds a NUL character"));
+        }
         let directory = self.directory().await?;
         let holds = spend::holds(&directory, &opening, self.now());
         let key = opening.caller.key.as_ref().and_then(|key| directory.keys.get(key));

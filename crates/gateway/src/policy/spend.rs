@@ -93,7 +93,8 @@ fn rules(directory: &Directory, asked: &Asked<'_>, now: u64) -> Vec<Hold> {
         let mut name = format!("rule:{account}/{gateway}/{}", rule.id);
         for part in partitions(rule, asked)? {
             name.push('\u{1f}');
-            name.push_str(&part);
+            // No store keeps a NUL character.
+            name.push_str(&part.replace('\0', "\u{fffd}"));
         }
         let window = Rule { limit: 0, window: rule.window, technique: rule.technique };
         let message =
