@@ -399,7 +399,10 @@ async fn enter(ledger: Option<&Gateway>, call: &Call, target: &Target) -> Result
         price: ledger.price(&target.provider.slug, &target.model).cloned(),
         most: target.most,
     };
-    ledger.enter(opening).await.map(Some)
+    let mut entry = ledger.enter(opening).await?;
+    // What comes next sends it.
+    entry.asked();
+    Ok(Some(entry))
 }
 
 async fn answer(begun: Begun, entry: Option<Entry>) -> Response<AnswerBody> {

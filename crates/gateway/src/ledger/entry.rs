@@ -1,7 +1,7 @@
 //! One entry, from its opening to its end.
 //!
 //! Invariant: an entry that was opened ends exactly once. Who holds an [`Entry`] ends it, and one that is dropped is
-//! interrupted with what was seen.
+//! interrupted with what was seen. Until [`Entry::asked`] nobody was asked, and nothing is owed.
 
 use super::{Ledger, PATIENCE, PAUSES, REFUSALS};
 use crate::log::Outcome;
@@ -245,6 +245,8 @@ pub struct Entry {
     /// Who counts the tokens.
     tokens: Option<(Gateway, String, Rule)>,
     seen: Option<Usage>,
+    /// Whether somebody was asked for an answer.
+    asked: bool,
     /// What the store has not taken yet.
     unwritten: Option<Opened>,
     /// Whether the account made the provider.
@@ -268,6 +270,7 @@ impl Ledger {
             reserved,
             tokens: None,
             seen: None,
+            asked: false,
             unwritten: None,
             own,
             ended: false,
@@ -343,8 +346,14 @@ impl Entry {
         }
     }
 
+    /// The request goes out: from now on it may cost something, whether an answer comes or not.
+    pub fn asked(&mut self) {
+        self.asked = true;
+    }
+
     /// Remembers what was used so far, for the case that no end comes.
     pub fn see(&mut self, usage: Usage) {
+        self.asked();
         self.seen = Some(usage);
     }
 
@@ -440,7 +449,9 @@ impl Entry {
 impl Drop for Entry {
     fn drop(&mut self) {
         if !self.ended {
-            let (seen, cost) = (self.seen, self.opening.cost(self.seen.as_ref()));
+            let nothing = Cost { cost: NanoUsd(0), saved: Some(NanoUsd(0)) };
+            let seen = self.seen;
+            let cost = if self.asked { self.opening.cost(seen.as_ref()) } else { Some(nothing) };
             self.write_end(State::Interrupted, seen, cost);
         }
     }

@@ -96,7 +96,9 @@ async fn a_cost_that_the_caller_names_goes_before_the_price() {
 #[tokio::test]
 async fn an_entry_that_is_dropped_is_interrupted_with_what_was_seen() {
     let (_folder, gateway) = started(&Hand::new()).await;
-    drop(gateway.enter(opening("a")).await.unwrap());
+    let mut entry = gateway.enter(opening("a")).await.unwrap();
+    entry.asked();
+    drop(entry);
     let mut entry = gateway.enter(opening("b")).await.unwrap();
     entry.see(Usage { output: 3, ..USAGE });
     drop(entry);
@@ -104,6 +106,29 @@ async fn an_entry_that_is_dropped_is_interrupted_with_what_was_seen() {
     let line = total(&gateway).await;
     assert_eq!((line.requests, line.open, line.interrupted, line.unpriced), (2, 0, 2, 1));
     assert_eq!((line.output, line.cost), (3, NanoUsd(6 * 1000 + 4 * 500 + 3 * 2000)));
+}
+
+#[tokio::test]
+async fn who_leaves_before_anybody_was_asked_owes_nothing_and_keeps_the_budget() {
+    let (_folder, gateway) = started(&Hand::new()).await;
+    // Room for one worst case.
+    let budget = Budget { amount: NanoUsd(130_000), period: None };
+    let (key, _) =
+        gateway.create_key(new_key(Limits { budget: Some(budget), ..Limits::default() })).await.unwrap();
+    for request in ["a", "b"] {
+        drop(gateway.enter(Opening { caller: caller(&key.id), ..opening(request) }).await.unwrap());
+        drained(&gateway).await;
+    }
+    let line = total(&gateway).await;
+    assert_eq!((line.requests, line.interrupted, line.unpriced, line.cost), (2, 2, 0, NanoUsd(0)));
+}
+
+#[tokio::test]
+async fn a_name_that_no_store_keeps_is_refused_and_wedges_nothing() {
+    let (_folder, gateway) = started(&Hand::new()).await;
+    let refused = gateway.enter(Opening { model: "a\0b".to_owned(), ..opening("a") }).await.err().unwrap();
+    assert_eq!((refused.kind, refused.param.as_deref()), (ErrorKind::InvalidRequest, Some("model")));
+    assert_eq!(gateway.ledger().waiting(), 0);
 }
 
 #[tokio::test]

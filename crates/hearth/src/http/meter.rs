@@ -2,7 +2,8 @@
 //! first, and settled before the last piece of the answer goes on.
 //!
 //! Whoever drops an answer before its end leaves an entry that says it was interrupted: with the tokens of the prompt,
-//! and one token of the answer for each piece that was sent, which is never more than the model made. What an account
+//! and one token of the answer for each piece that was sent, which is never more than the model made; of a request whose
+//! turn never came, nothing. What an account
 //! computes is cached in a namespace of its own.
 
 use super::body::Head;
@@ -83,7 +84,12 @@ impl App {
             )),
             model: model.id,
         };
-        gateway.enter(opening).await.map(Some)
+        let mut entry = gateway.enter(opening).await?;
+        // An answer says when its turn has come; what comes at once does not.
+        if answers == 0 {
+            entry.asked();
+        }
+        Ok(Some(entry))
     }
 }
 
