@@ -49,7 +49,8 @@ use std::sync::{Arc, OnceLock};
 use store::{Part, Store};
 
 /// Accounts, keys, gateways and the ledger.
-const TABLES: Part = Part { name: "gateway", steps: &[include_str!("tables_1.sql")] };
+const TABLES: Part =
+    Part { name: "gateway", steps: &[include_str!("tables_1.sql"), include_str!("tables_2.sql")] };
 
 /// The tables.
 pub const PARTS: [Part; 6] =

@@ -126,11 +126,11 @@ impl Opened {
             return Err(store::Error::Undone(AGAIN.to_owned()));
         }
         for (number, Reserved { hold, amount }) in self.reserved.iter().enumerate() {
-            let Hold { name, start, since, limit, .. } = hold;
+            let Hold { name, start, since, ends, limit, .. } = hold;
             let name = || Value::from(name.as_str());
-            let sql = "INSERT INTO gateway_spend (key_id, start, spent) VALUES (?1, ?2, 0)
+            let sql = "INSERT INTO gateway_spend (key_id, start, spent, ends) VALUES (?1, ?2, 0, ?3)
                 ON CONFLICT (key_id, start) DO NOTHING";
-            let new = work.execute(sql, &[name(), (*start).into()])? > 0;
+            let new = work.execute(sql, &[name(), (*start).into(), (*ends).into()])? > 0;
             let sql = "UPDATE gateway_spend SET spent = spent + ?3 WHERE key_id = ?1 AND start = ?2
                 AND (SELECT CAST(coalesce(sum(parts.spent), 0) AS BIGINT) FROM gateway_spend AS parts
                     WHERE parts.key_id = ?1 AND parts.start >= ?5) + ?3 <= ?4";

@@ -50,6 +50,12 @@ pub const SILENCE: u64 = 90;
 /// Ends that may wait for the store; with more, no new entry is opened.
 const BACKLOG: u64 = 10_000;
 
+/// How long, in seconds, what was spent in a window is kept after that: servers' clocks differ, and so may their settings.
+const KEPT: i64 = 86_400;
+
+/// Such rows that are deleted at once, and how often in a row.
+const SWEPT: (u32, u32) = (500, 20);
+
 /// How often an end may be refused, not for now but for what it is, before it is given up.
 const REFUSALS: u32 = 12;
 
@@ -112,13 +118,15 @@ impl Ledger {
         self.recover().await
     }
 
-    /// Tells that this process is there, and looks for dead ones, as long as it is polled.
+    /// Tells that this process is there, looks for dead ones, and deletes what was spent in windows that are long over,
+    /// as long as it is polled.
     pub async fn watch(&self) {
         loop {
             tokio::time::sleep(HEARTBEAT).await;
             let beat = async {
                 self.beat(self.running()?.process.clone()).await?;
-                self.recover().await
+                self.recover().await?;
+                self.sweep().await
             };
             if let Err(error) = beat.await {
                 tracing::warn!(%error, "the ledger cannot tell that this process is there");
@@ -185,6 +193,25 @@ impl Ledger {
                 if ended > 0 {
                     tracing::warn!(count = ended, "requests of a process that died were interrupted");
                 }
+            }
+        }
+        Ok(())
+    }
+
+    /// Deletes what was spent in windows that are over, in batches, so that other writes come between.
+    async fn sweep(&self) -> Result<(), store::Error> {
+        let (batch, times) = SWEPT;
+        for _ in 0..times {
+            let before = [self.now().saturating_sub(KEPT).into()];
+            let deleted = self.0.store.write(move |work| {
+                let sql = format!(
+                    "DELETE FROM gateway_spend WHERE (key_id, start) IN
+                     (SELECT key_id, start FROM gateway_spend WHERE ends < ?1 LIMIT {batch})"
+                );
+                work.execute(&sql, &before)
+            });
+            if deleted.await? < batch.into() {
+                break;
             }
         }
         Ok(())

@@ -131,6 +131,35 @@ async fn a_name_that_no_store_keeps_is_refused_and_wedges_nothing() {
     assert_eq!(gateway.ledger().waiting(), 0);
 }
 
+/// What the store knows of spending: rows.
+async fn spendings(gateway: &Gateway) -> i64 {
+    let sql = "SELECT count(*) FROM gateway_spend";
+    gateway.store().read(move |work| work.query(sql, &[])?[0].integer(0)).await.unwrap()
+}
+
+pub(super) async fn windows_that_are_over_are_swept(gateway: &Gateway, clock: &Arc<Hand>) {
+    for (number, period) in [Some(3600), None].into_iter().enumerate() {
+        let budget = Budget { amount: NanoUsd(1_000_000_000), period };
+        let (key, _) =
+            gateway.create_key(new_key(Limits { budget: Some(budget), ..Limits::default() })).await.unwrap();
+        let opening = Opening { caller: caller(&key.id), ..opening(&number.to_string()) };
+        gateway.enter(opening).await.unwrap().settle(Some(USAGE)).await;
+        drained(gateway).await;
+    }
+    gateway.ledger().sweep().await.unwrap();
+    assert_eq!(spendings(gateway).await, 2);
+    clock.advance(Duration::from_secs(3600 + 2 * 86_400));
+    gateway.ledger().sweep().await.unwrap();
+    assert_eq!(spendings(gateway).await, 1, "a budget for ever stays");
+}
+
+#[tokio::test]
+async fn what_was_spent_in_windows_that_are_over_is_deleted_and_budgets_for_ever_stay() {
+    let clock = Hand::new();
+    let (_folder, gateway) = started(&clock).await;
+    windows_that_are_over_are_swept(&gateway, &clock).await;
+}
+
 #[tokio::test]
 async fn a_failure_owes_nothing() {
     let (_folder, gateway) = started(&Hand::new()).await;

@@ -56,7 +56,15 @@ impl Billing {
             let whose = "This account pays in advance";
             let number = number(0);
             let name = credit_name(account);
-            holds.push(Hold { name, start: number, since: number, limit: credit.0, refusal, whose });
+            holds.push(Hold {
+                name,
+                start: number,
+                since: number,
+                ends: None,
+                limit: credit.0,
+                refusal,
+                whose,
+            });
         }
         if let Some(limit) = self.limit {
             holds.push(limit.hold(account, now));
@@ -77,11 +85,14 @@ impl SpendingLimit {
             Period::Monthly => 30 * DAY,
         };
         let rule = Rule { limit: 0, window, technique: Technique::Sliding };
-        let (start, since, after) = match self.strategy {
-            Technique::Sliding => (rule.start(now), rule.since(now), rule.part()),
+        let (start, since, ends, after) = match self.strategy {
+            Technique::Sliding => {
+                let start = rule.start(now);
+                (start, rule.since(now), rule.leaves(start), rule.part())
+            }
             Technique::Fixed => {
                 let (start, end) = self.duration.around(now);
-                (start, start, end - now)
+                (start, start, end, end - now)
             }
         };
         let message = format!("The account's spending limit of {} is reached", self.amount);
@@ -90,6 +101,7 @@ impl SpendingLimit {
             name: format!("limit:{account}"),
             start: number(start),
             since: number(since),
+            ends: Some(number(ends)),
             limit: self.amount.0,
             refusal,
             whose: "This account has a spending limit",

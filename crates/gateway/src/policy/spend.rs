@@ -24,6 +24,8 @@ pub(crate) struct Hold {
     pub(crate) start: i64,
     /// The first part that counts now.
     pub(crate) since: i64,
+    /// When this part counts no more; none: it always does.
+    pub(crate) ends: Option<i64>,
     /// The most.
     pub(crate) limit: i64,
     /// What the client is told where there is no room.
@@ -48,11 +50,12 @@ impl Hold {
             Technique::Sliding => rule.part(),
         };
         let refusal = Error::new(ErrorKind::Limited, message).retry_after(Duration::from_secs(after.max(1)));
-        Self { name, start: number(start), since: number(rule.since(now)), limit: limit.0, refusal, whose }
+        let (since, ends) = (number(rule.since(now)), Some(number(rule.leaves(start))));
+        Self { name, start: number(start), since, ends, limit: limit.0, refusal, whose }
     }
 
     fn for_ever(name: String, limit: NanoUsd, whose: &'static str, refusal: Error) -> Self {
-        Self { name, start: 0, since: 0, limit: limit.0, refusal, whose }
+        Self { name, start: 0, since: 0, ends: None, limit: limit.0, refusal, whose }
     }
 }
 

@@ -81,3 +81,11 @@ async fn keys_gateways_and_usage_are_the_same_for_two_processes_on_postgres() {
     clock.advance(Duration::from_secs(2));
     assert!(two.authenticate(secret.0.as_bytes()).await.unwrap().is_none());
 }
+
+#[tokio::test]
+async fn what_was_spent_in_windows_that_are_over_is_deleted_on_postgres() {
+    let Some(server) = testdb::Server::shared("what_was_spent_in_windows_that_are_over") else { return };
+    let clock = Hand::new();
+    let (_folder, [gateway, _]) = two(&server, &clock).await;
+    windows_that_are_over_are_swept(&gateway, &clock).await;
+}
