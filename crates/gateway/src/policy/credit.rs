@@ -17,6 +17,9 @@ use store::Work;
 
 const DAY: u64 = 86_400;
 
+/// The most that an account can have paid in advance, and the most that can be taken from it: a billion dollars.
+pub const CREDIT_MAX: NanoUsd = NanoUsd(1_000_000_000_000_000_000);
+
 /// How long a spending limit is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -180,9 +183,10 @@ impl Gateway {
     /// pays in advance. Gives its balance. A server that runs sees it within half a second.
     ///
     /// # Errors
-    /// When the account is not there, or the store fails.
+    /// When the account is not there, all that it paid would go beyond [`CREDIT_MAX`], or the store fails.
     pub async fn credit(&self, account: &str, amount: NanoUsd, note: &str) -> Result<NanoUsd, Error> {
         self.check_account(account).await.map_err(|error| error.at("account"))?;
+        let of = [account.into()];
         let values = [
             uuid::Uuid::now_v7().simple().to_string().into(),
             account.into(),
@@ -192,11 +196,21 @@ impl Gateway {
         ];
         let written = self.write("The credit could not be changed", move |work| {
             let sql =
+                "SELECT CAST(coalesce(sum(amount), 0) AS BIGINT) FROM policy_credits WHERE account = ?1";
+            let paid = work.query(sql, &of)?.first().map_or(Ok(0), |row| row.integer(0))?;
+            // A sum that overflows could not be read, and with it nothing of any account.
+            if paid.saturating_add(amount.0).unsigned_abs() > CREDIT_MAX.0.unsigned_abs() {
+                return Ok(false);
+            }
+            let sql =
                 "INSERT INTO policy_credits (id, account, amount, created, note) VALUES (?1, ?2, ?3, ?4, ?5)";
             work.execute(sql, &values)?;
-            changed(work)
+            changed(work).map(|()| true)
         });
-        written.await?;
+        if !written.await? {
+            let message = format!("Invalid value for 'amount': an account's credit is at most {CREDIT_MAX}");
+            return Err(Error::invalid("amount", message));
+        }
         Ok(self.balance(account).await?.unwrap_or_default())
     }
 

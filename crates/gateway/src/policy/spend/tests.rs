@@ -254,3 +254,17 @@ async fn a_spending_limit_holds_for_its_day_and_can_be_taken_away() {
     assert!(passes().await && passes().await);
     assert_eq!(gateway.spending_limit(DEFAULT).await, Ok(None));
 }
+
+#[tokio::test]
+async fn credit_that_no_sum_could_hold_is_refused() {
+    let clock = Hand::new();
+    let (_folder, [gateway, _]) = on_sqlite(&clock).await;
+    let most = crate::policy::credit::CREDIT_MAX;
+    assert_eq!(gateway.credit(DEFAULT, most, "").await, Ok(most));
+    for (amount, kind) in
+        [(1, Some(ErrorKind::InvalidRequest)), (i64::MAX, Some(ErrorKind::InvalidRequest)), (-1, None)]
+    {
+        let outcome = gateway.credit(DEFAULT, NanoUsd(amount), "").await;
+        assert_eq!(outcome.err().map(|error| error.kind), kind, "{amount}");
+    }
+}
