@@ -347,3 +347,38 @@ async fn stream(response: Response, event_id: &Value, out: &Out) -> Result<(), E
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_messages_event_is_found_and_the_rest_of_it_is_not_looked_at() {
+        for (message, event) in [
+            (r#"{"type":"t","request":{"query":{"a":[1]},"eventId":"\u0065"}}"#, json!("e")),
+            (r#"{"request":{"eventId":7}}"#, json!(7)),
+            (r#"{"request":{"query":{}}}"#, Value::Null),
+            (r#"{"request":1}"#, Value::Null),
+            ("no JSON", Value::Null),
+        ] {
+            assert_eq!(event_of(message.as_bytes()), event, "{message}");
+        }
+    }
+
+    #[tokio::test]
+    async fn what_waits_to_be_sent_is_bounded_by_its_bytes_and_a_larger_message_waits_alone() {
+        let (messages, mut waiting) = mpsc::channel(WAITING_MAX);
+        let out = Out { messages, room: Arc::new(Semaphore::new(WAITING_BYTES as usize)) };
+        let text = |bytes: u32| Message::Text("x".repeat(bytes as usize).into());
+        out.send(text(WAITING_BYTES / 2)).await.unwrap();
+        out.send(text(WAITING_BYTES / 2)).await.unwrap();
+        let mut larger = Box::pin(out.send(text(WAITING_BYTES + 1)));
+        for _ in 0..2 {
+            assert!(futures::poll!(larger.as_mut()).is_pending());
+            // It is sent, and gives its room back.
+            drop(waiting.recv().await);
+        }
+        larger.await.unwrap();
+        assert!(futures::poll!(Box::pin(out.send(text(1)))).is_pending());
+    }
+}
