@@ -249,3 +249,17 @@ fn tokens_of_images_and_sound_are_told_apart() {
     assert!(media(r#""completion_tokens_details":{"audio_tokens":2}"#));
     assert!(media(r#""input_tokens_details":{"image_tokens":2}"#));
 }
+
+#[test]
+fn each_prompt_has_as_many_answers_as_n_or_best_of_say() {
+    for (body, answers) in [
+        (r#"{"prompt":"a"}"#, 1),
+        (r#"{"prompt":[1,2,3]}"#, 1),
+        (r#"{"prompt":["a","b"],"n":2,"best_of":5}"#, 10),
+        (r#"{"prompt":[[1,2],[3]],"n":3}"#, 6),
+        (r#"{"prompt":{"id":"p"},"best_of":null}"#, 1),
+    ] {
+        let found = crate::scan::scan(body.as_bytes()).unwrap();
+        assert_eq!(Dialect::OpenAi.answers(&found, body.as_bytes()), Ok(answers), "{body}");
+    }
+}

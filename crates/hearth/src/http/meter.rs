@@ -3,8 +3,7 @@
 //!
 //! Whoever drops an answer before its end leaves an entry that says it was interrupted: with the tokens of the prompt,
 //! and one token of the answer for each piece that was sent, which is never more than the model made; of a request whose
-//! turn never came, nothing. What an account
-//! computes is cached in a namespace of its own.
+//! turn never came, nothing. What an account computes is cached in a namespace of its own.
 
 use super::body::Head;
 use super::{App, providers};
