@@ -161,7 +161,7 @@ pub fn words(body: &Value) -> Vec<&str> {
 
 fn gather<'a>(name: &str, value: &'a Value, free: bool, words: &mut Vec<&'a str>) {
     match value {
-        Value::String(text) if !text.is_empty() && !(FILES.contains(&name) && is_data_url(text)) => {
+        Value::String(text) if !(text.is_empty() || FILES.contains(&name) && is_data_url(text)) => {
             words.push(text);
         }
         Value::Array(items) => items.iter().for_each(|item| gather(name, item, free, words)),
