@@ -165,6 +165,7 @@ fn fault(raw: &[u8]) -> Fault {
         Some("overloaded_error") => Some(529),
         Some("rate_limit_error") => Some(429),
         Some("invalid_request_error") => Some(400),
+        Some("authentication_error") => Some(401),
         _ => None,
     };
     let status =
@@ -271,6 +272,11 @@ impl Watcher {
         }
         if self.fault.is_none() && sse::name(frame) == Some(openai::FAILED) {
             self.fault = Some(openai::fault_of_failed(&data));
+        }
+        if self.fault.is_none() && self.dialect == Dialect::OpenAi && sse::name(frame) == Some(openai::ERROR)
+        {
+            // A response's error is the event itself.
+            self.fault = Some(fault(&data));
         }
         if !usage {
             return;

@@ -125,6 +125,9 @@ pub(super) fn prompts(found: &Scan, body: &[u8]) -> u64 {
     serde_json::from_slice::<Vec<IgnoredAny>>(raw).map_or(1, |prompts| prompts.len() as u64)
 }
 
+/// The event that breaks a response off.
+pub(super) const ERROR: &[u8] = b"error";
+
 /// The event with which a response ends that failed.
 pub(super) const FAILED: &[u8] = b"response.failed";
 
@@ -146,7 +149,7 @@ pub(super) fn fault_of_failed(data: &[u8]) -> super::Fault {
 
 /// Whether a frame is the last: `[DONE]`, or the event that ends a response.
 pub(super) fn is_last(frame: &[u8]) -> bool {
-    const ENDS: [&[u8]; 3] = [b"response.completed", b"response.incomplete", FAILED];
+    const ENDS: [&[u8]; 4] = [b"response.completed", b"response.incomplete", FAILED, ERROR];
     match crate::sse::name(frame) {
         Some(name) => ENDS.contains(&name),
         None => {
