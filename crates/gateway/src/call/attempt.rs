@@ -13,7 +13,7 @@ use bytes::{Bytes, BytesMut};
 use hyper::body::Incoming;
 use hyper::http::response::Parts;
 use hyper::http::{HeaderMap, Method, Request, StatusCode, header};
-use protocol::{Error, ErrorKind};
+use protocol::Error;
 use std::time::Duration;
 use tokio::time::{Instant, timeout, timeout_at};
 
@@ -54,7 +54,7 @@ pub(super) struct Failed {
 }
 
 impl Failed {
-    fn broken(message: impl Into<String>) -> Self {
+    pub(super) fn broken(message: impl Into<String>) -> Self {
         let message = message.into();
         Self { status: StatusCode::BAD_GATEWAY, response: None, message, asked: None, hurried: false }
     }
@@ -93,13 +93,11 @@ impl Failed {
 
     /// The error for the client where the provider said nothing.
     pub(super) fn error(&self, provider: &Configured) -> Error {
-        let kind = match self.status {
-            StatusCode::GATEWAY_TIMEOUT => ErrorKind::UpstreamTimeout,
-            // Told inside an answer, whose own body is no error.
-            StatusCode::TOO_MANY_REQUESTS => ErrorKind::Overloaded,
-            _ => ErrorKind::Upstream,
-        };
-        Error::new(kind, format!("{}: {}", provider.slug, self.message))
+        // It may have been told inside an answer, whose own body is no error.
+        let kind = super::generate::kind(self.status, "");
+        let error = Error::new(kind, format!("{}: {}", provider.slug, self.message));
+        let status = Some(self.status.as_u16()).filter(|status| *status >= 400);
+        Error { status, retry_after: self.asked, ..error }
     }
 }
 

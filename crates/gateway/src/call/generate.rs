@@ -68,7 +68,20 @@ impl Proxy {
         }
         let headers = headers::of_translated(&headers);
         let call = Call { caller, method: Method::POST, headers, key_of, targets, policy };
-        let Reached { step, id: entry_id, target, entry, outcome } = self.reach(ledger, &call).await?;
+        let reads = |target: &Target, begun: &Begun| match begun {
+            Begun::Whole(_, body, _) => match target.dialect.reader(&request).whole(body) {
+                Err(error) if error.kind == ErrorKind::Upstream => Err(error.message),
+                _ => Ok(()),
+            },
+            Begun::Events(..) => Ok(()),
+            Begun::Raw(head, _) => {
+                let kind = head.headers.get(hyper::http::header::CONTENT_TYPE);
+                let kind = kind.and_then(|kind| kind.to_str().ok()).unwrap_or("nothing that is named");
+                Err(format!("it answered with {kind}"))
+            }
+        };
+        let Reached { step, id: entry_id, target, entry, outcome } =
+            self.reach(ledger, &call, Some(&reads)).await?;
         let begun = match outcome {
             Ok(begun) => begun,
             Err(failed) => return Err(told(&failed, target)),
@@ -85,12 +98,7 @@ impl Proxy {
                 Err(error) => return Err(failed(entry, of(target, error)).await),
             },
             Begun::Events(_, events) => Reading::new(events, entry, reader).stream(),
-            Begun::Raw(head, _) => {
-                let kind = head.headers.get(hyper::http::header::CONTENT_TYPE);
-                let kind = kind.and_then(|kind| kind.to_str().ok()).unwrap_or("nothing that is named");
-                let error = Error::new(ErrorKind::Upstream, format!("it answered with {kind}"));
-                return Err(failed(entry, of(target, error)).await);
-            }
+            Begun::Raw(..) => unreachable!("what cannot be read counts as failed"),
         };
         Ok(Generated { deltas, step, entry: entry_id })
     }
@@ -115,7 +123,11 @@ impl Proxy {
     /// As [`Proxy::call`], and when the answer is not JSON.
     pub async fn fetch(&self, ledger: Option<&Gateway>, call: Call) -> Result<Fetched, Error> {
         let call = Call { headers: headers::of_translated(&call.headers), ..call };
-        let Reached { step, id, target, entry, outcome } = self.reach(ledger, &call).await?;
+        let reads = |_: &Target, begun: &Begun| match begun {
+            Begun::Whole(..) => Ok(()),
+            Begun::Events(..) | Begun::Raw(..) => Err("its answer is no JSON".to_owned()),
+        };
+        let Reached { step, id, target, entry, outcome } = self.reach(ledger, &call, Some(&reads)).await?;
         match outcome {
             Ok(Begun::Whole(_, body, reported)) => {
                 if let Some(entry) = entry {
@@ -123,10 +135,7 @@ impl Proxy {
                 }
                 Ok(Fetched { body, step, entry: id })
             }
-            Ok(Begun::Events(..) | Begun::Raw(..)) => {
-                let error = Error::new(ErrorKind::Upstream, "its answer is no JSON");
-                Err(failed(entry, of(target, error)).await)
-            }
+            Ok(Begun::Events(..) | Begun::Raw(..)) => unreachable!("what cannot be read counts as failed"),
             Err(failed) => Err(told(&failed, target)),
         }
     }
@@ -192,7 +201,7 @@ fn told(failed: &Failed, target: &Target) -> Error {
 }
 
 /// What a status means in the canonical form.
-fn kind(status: StatusCode, code: &str) -> ErrorKind {
+pub(super) fn kind(status: StatusCode, code: &str) -> ErrorKind {
     match status.as_u16() {
         400 if code == "context_length_exceeded" => ErrorKind::ContextLength,
         401 => ErrorKind::Unauthorized,
@@ -222,6 +231,7 @@ struct Reading {
 impl Reading {
     fn new(mut events: Box<Events>, entry: Option<Entry>, reader: Box<dyn AnswerReader>) -> Self {
         events.account(entry);
+        events.is_read();
         let dialect = events.dialect();
         Self { events, reader, dialect, framing: Framing::new(dialect), ready: VecDeque::new(), ended: false }
     }

@@ -129,6 +129,16 @@ pub(super) fn to_provider(
     Ok((sent, None))
 }
 
+/// Takes a client's keys out, wherever one of these providers would look for them.
+pub(super) fn drop_keys<'a>(headers: &mut HeaderMap, providers: impl Iterator<Item = &'a Configured>) {
+    for name in KEYS.iter().chain(OF_A_SIGNATURE) {
+        headers.remove(*name);
+    }
+    for provider in providers {
+        headers.remove(provider.key_header());
+    }
+}
+
 /// Whether the key that goes to a provider is the client's own.
 pub(super) fn has_clients_key(sent: &HeaderMap, client: &HeaderMap, provider: &Configured) -> bool {
     let key_header = provider.key_header();

@@ -35,6 +35,7 @@ use hyper::http::header::AUTHORIZATION;
 use hyper::http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri};
 use protocol::{Error, ErrorKind};
 use retry::Policy;
+use std::borrow::Cow;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::{fmt, io};
@@ -85,6 +86,9 @@ pub enum AnswerBody {
     /// As it comes.
     Stream(BoxStream<'static, io::Result<Bytes>>),
 }
+
+/// Says of what has begun why it cannot be read.
+type Reads<'r> = &'r (dyn Fn(&Target, &Begun) -> Result<(), String> + Sync);
 
 /// Who answered, or refused.
 struct Reached<'a> {
@@ -165,7 +169,7 @@ impl Proxy {
     /// # Errors
     /// When the ledger does not take the call, no key is there, or nobody answered.
     pub async fn call(&self, ledger: Option<&Gateway>, call: Call) -> Result<Response<AnswerBody>, Error> {
-        let Reached { step, id, target, entry, outcome } = self.reach(ledger, &call).await?;
+        let Reached { step, id, target, entry, outcome } = self.reach(ledger, &call, None).await?;
         let mut response = match outcome {
             Ok(begun) => answer(begun, entry).await,
             Err(failed) => {
@@ -186,8 +190,15 @@ impl Proxy {
     }
 
     /// Asks one target after the other, until one answers or refuses.
-    async fn reach<'a>(&self, ledger: Option<&Gateway>, call: &'a Call) -> Result<Reached<'a>, Error> {
+    async fn reach<'a>(
+        &self,
+        ledger: Option<&Gateway>,
+        call: &'a Call,
+        reads: Option<Reads<'_>>,
+    ) -> Result<Reached<'a>, Error> {
         let (mut resting, mut keeps) = (None, None);
+        // Says more than that those behind it could not be asked.
+        let mut before: Option<Reached<'a>> = None;
         for (step, target) in call.targets.iter().enumerate() {
             let slug = &*target.provider.slug;
             if call.caller.zdr && !target.provider.zero_retention {
@@ -197,7 +208,7 @@ impl Proxy {
             let provider = with_keys(ledger, call, &target.provider).await?;
             let headers = match self.headers(call, &provider).await {
                 Ok(headers) => headers,
-                Err(_) if step + 1 < call.targets.len() => continue,
+                Err(_) if before.is_some() || step + 1 < call.targets.len() => continue,
                 Err(error) => return Err(error),
             };
             // What becomes of a client's own key is nothing that others share.
@@ -218,6 +229,11 @@ impl Proxy {
             let entry = enter(ledger, call, target).await.inspect_err(|_| give_back())?;
             let (mut attempted, entry) =
                 self.hedged(ledger, call, target, (&provider.circuit, &headers), entry).await;
+            if let (Some(reads), Ok(begun)) = (reads, &attempted)
+                && let Err(why) = reads(target, begun)
+            {
+                attempted = Err(Failed::broken(why));
+            }
             let id = entry.as_ref().map(|entry| entry.request().to_owned());
             let outcome = match &mut attempted {
                 Ok(Begun::Events(_, events)) => {
@@ -251,10 +267,16 @@ impl Proxy {
             if let Some(entry) = entry {
                 entry.fail(failed.status.as_u16()).await;
             }
-            if !failed.is_passing() || step + 1 == call.targets.len() {
-                return Ok(Reached { step, id, target, entry: None, outcome: Err(failed) });
+            let (passing, status) = (failed.is_passing(), failed.status.as_u16());
+            let reached = Reached { step, id, target, entry: None, outcome: Err(failed) };
+            if !passing || step + 1 == call.targets.len() {
+                return Ok(reached);
             }
-            tracing::warn!(provider = slug, status = failed.status.as_u16(), "another is asked");
+            tracing::warn!(provider = slug, status, "another is asked");
+            before = Some(reached);
+        }
+        if let Some(before) = before {
+            return Ok(before);
         }
         if let (None, Some(slug)) = (resting, keeps) {
             let message = format!(
@@ -295,7 +317,13 @@ impl Proxy {
 
     /// The headers for a provider, and the keys that sign each attempt.
     async fn headers(&self, call: &Call, provider: &Configured) -> Result<Signed, Error> {
-        let (mut headers, credential) = headers::to_provider(&call.headers, provider, key_of(call))?;
+        let mut client = Cow::Borrowed(&call.headers);
+        // A client's key is meant for whom it asked, and is nobody else's to see.
+        if call.targets.first().is_some_and(|first| first.provider.slug != provider.slug) {
+            let providers = call.targets.iter().map(|target| &*target.provider);
+            headers::drop_keys(client.to_mut(), providers);
+        }
+        let (mut headers, credential) = headers::to_provider(&client, provider, key_of(call))?;
         if let Some(Credential::Google(account)) = credential.as_deref() {
             let token = self.tokens.get(account, &self.upstream, &*self.clock).await;
             let named =

@@ -58,6 +58,8 @@ pub(super) struct Events {
     has_data: bool,
     has_last: bool,
     ended: bool,
+    /// Whether a reader judges if the answer is whole where its stream just ends.
+    is_read: bool,
     entry: Option<Entry>,
     turn: Turn,
     /// Why it broke off, behind what is ready.
@@ -83,6 +85,7 @@ impl Events {
             has_data: false,
             has_last: false,
             ended: false,
+            is_read: false,
             entry: None,
             turn: Turn::default(),
             broke: None,
@@ -99,6 +102,11 @@ impl Events {
         if let Some(told) = self.told.take() {
             told.tell(outcome);
         }
+    }
+
+    /// Leaves it to a reader to say how the answer ends, where its stream just ends.
+    pub(super) const fn is_read(&mut self) {
+        self.is_read = true;
     }
 
     /// What is spoken.
@@ -285,16 +293,23 @@ impl Events {
         loop {
             if let Some((bytes, settles)) = self.ready.pop_front() {
                 // What is left is all of it, and nothing in it said so.
-                if settles || (self.ended && self.ready.is_empty()) {
+                if settles || (self.ended && self.ready.is_empty() && !self.is_read) {
                     self.settle().await;
                 }
                 return Some(Ok(bytes));
             }
             if let Some(why) = self.broke.take() {
+                if self.has_last {
+                    // Behind the end of the answer there is nothing to miss.
+                    self.ended = true;
+                    return None;
+                }
                 return Some(Err(self.broken(ErrorKind::Upstream, &why).await));
             }
             if self.ended {
-                self.settle().await;
+                if !self.is_read {
+                    self.settle().await;
+                }
                 return None;
             }
             match timeout(SILENCE.min(self.idle), self.read()).await {
@@ -312,6 +327,10 @@ impl Events {
                         self.release();
                         if !self.ready.is_empty() {
                             continue;
+                        }
+                        if self.has_last {
+                            self.ended = true;
+                            return None;
                         }
                         let why = format!("its stream was silent for {silent:?}");
                         return Some(Err(self.broken(ErrorKind::UpstreamTimeout, &why).await));

@@ -1,6 +1,7 @@
 //! Calls over loopback, before an upstream that refuses, hangs, breaks off and lies, with a real ledger behind.
 
 mod bedrock;
+mod ends;
 mod fake;
 mod gemini;
 mod signed;
