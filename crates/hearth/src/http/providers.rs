@@ -34,6 +34,9 @@ use std::time::Duration;
 /// Tokens that are set aside for an answer whose length nobody limits.
 const UNLIMITED: u64 = 32_768;
 
+/// What a signature begins with that stands in for one: that of a thought which was made here.
+const OUR_SIGNATURE: &[u8] = b"\"bXNnX";
+
 /// What is asked of a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Task {
@@ -108,9 +111,11 @@ pub(super) async fn divert(
     let Some((first, _)) = offers.first() else { return Ok(None) };
     let slug = Arc::clone(&first.slug);
     let stream = found.flag(&bytes, Field::Stream)?;
+    // Written anew a request leaves out signatures of ours, which no provider takes.
+    let ours = task == Task::Messages && bytes.windows(OUR_SIGNATURE.len()).any(|part| part == OUR_SIGNATURE);
     let (mut spoken, mut others) = (Vec::new(), false);
     for (provider, name) in offers {
-        match task.way(&provider, name, stream) {
+        match task.way(&provider, name, stream).filter(|_| !ours) {
             Some(way) => spoken.push((provider, way)),
             None => others = true,
         }
@@ -156,11 +161,18 @@ pub(super) async fn generate(
     asking: &Head,
     request: GenerateRequest,
 ) -> Result<DeltaStream, Error> {
+    let mut headers = asking.headers.clone();
+    if offers.iter().any(|(provider, _)| asking.trail.has_asked(&provider.slug)) {
+        // A client's key is meant for who was asked first.
+        for name in ["authorization", "x-api-key", "api-key", "x-goog-api-key"] {
+            headers.remove(name);
+        }
+    }
     let offers = offers.into_iter().filter(|(provider, _)| !asking.trail.has_asked(&provider.slug));
     let asked = Asking {
         policy: policy(app, asking).await?,
         caller: asking.caller.clone(),
-        headers: asking.headers.clone(),
+        headers,
         key_of: key_of(app, asking),
         offers: offers.collect(),
         request,
