@@ -206,6 +206,7 @@ async fn quotes_breaks_and_unicode_in_names_come_through_whole() {
                 description: Some(format!("Does {name}.\n\"Quoted\" \\ 漢字 {{")),
                 parameters: Some(parameters),
                 strict: Some(true),
+                cache: None,
             };
             let world = replay(template, &["No."]);
             let request = GenerateRequest {

@@ -199,6 +199,7 @@ fn requests() -> impl Strategy<Value = GenerateRequest> {
         description,
         parameters,
         strict,
+        cache: None,
     });
     let tools = prop_oneof![1 => Just(Vec::new()), 2 => prop::collection::vec(tool, 1..4)];
     let choice = prop_oneof![

@@ -40,6 +40,7 @@ fn tool(name: &str, parameters: Json) -> Tool {
         description: Some(format!("The \"{name}\" tool.\nUse it.")),
         parameters: Some(parameters),
         strict: None,
+        cache: None,
     }
 }
 

@@ -26,6 +26,7 @@ fn look() -> Tool {
             "type": "object", "properties": {"at": {"type": "string"}}, "required": ["at"], "additionalProperties": false,
         })),
         strict: None,
+        cache: None,
     }
 }
 
