@@ -152,16 +152,22 @@ fn reason_of(reason: &str) -> FinishReason {
 /// Usage in the canonical form.
 fn spent(usage: &Map<String, Value>) -> Usage {
     let first = |paths: &[&[&str]]| paths.iter().find_map(|path| count(usage, path)).unwrap_or(0);
+    let (prompt, answer) = (first(&[&["prompt_tokens"]]), first(&[&["completion_tokens"]]));
+    let thoughts = first(&[&["completion_tokens_details", "reasoning_tokens"]]);
+    // xAI counts thoughts beside the answer, which its sum shows.
+    let sum = u64::from(prompt) + u64::from(answer) + u64::from(thoughts);
+    let is_beside = count(usage, &["total_tokens"]).is_some_and(|total| u64::from(total) == sum);
+    let beside = if is_beside { thoughts } else { 0 };
     Usage {
-        prompt_tokens: first(&[&["prompt_tokens"]]),
+        prompt_tokens: prompt,
         cached_tokens: first(&[
             &["prompt_tokens_details", "cached_tokens"],
             &["prompt_cache_hit_tokens"],
             &["cached_tokens"],
         ]),
         cache_write_tokens: first(&[&["prompt_tokens_details", "cache_write_tokens"]]),
-        completion_tokens: first(&[&["completion_tokens"]]),
-        reasoning_tokens: first(&[&["completion_tokens_details", "reasoning_tokens"]]),
+        completion_tokens: answer.saturating_add(beside),
+        reasoning_tokens: thoughts,
         accepted_prediction_tokens: first(&[&["completion_tokens_details", "accepted_prediction_tokens"]]),
         rejected_prediction_tokens: first(&[&["completion_tokens_details", "rejected_prediction_tokens"]]),
     }
@@ -177,12 +183,19 @@ impl Answering {
         out: &mut Vec<Delta>,
     ) -> Result<(), Error> {
         // Some write the thoughts under both names.
-        let reasoning = ["reasoning_content", "reasoning"].iter().find_map(|name| said[*name].as_str());
-        if let Some(text) = reasoning.filter(|text| !text.is_empty()) {
+        let reasoning = ["reasoning_content", "reasoning"]
+            .iter()
+            .find_map(|name| said[*name].as_str().filter(|text| !text.is_empty()));
+        let details = thoughts::of(&said["reasoning_details"]);
+        let own =
+            details.iter().filter(|one| matches!(one, Thought::Signed { text, .. } if !text.is_empty()));
+        // Several that bring their texts are told in their order, each before its proof.
+        let in_details = self.thought.is_empty() && own.count() > 1;
+        if let Some(text) = reasoning.filter(|_| !in_details) {
             self.thought.push_str(text);
             self.order.push(Delta::Reasoning { choice, text: text.to_owned() }, out);
         }
-        for mut thought in thoughts::of(&said["reasoning_details"]) {
+        for mut thought in details {
             let before = std::mem::take(&mut self.thought);
             if let Thought::Signed { text, .. } = &mut thought {
                 // Its text may have come before, and then perhaps not again.
@@ -252,7 +265,12 @@ impl Answering {
             object => object.to_string(),
         };
         let number = call["index"].as_u64();
-        let another = |known: &Call| name.is_some() && id.as_ref().is_some_and(|id| *id != known.id);
+        // Without an id a name begins another call where all its arguments come with it.
+        let is_whole = serde_json::from_str::<Map<String, Value>>(&arguments).is_ok();
+        let another = |known: &Call| {
+            let other = id.as_ref().map_or(known.early.is_none() && is_whole, |id| *id != known.id);
+            name.is_some() && other
+        };
         let same = match (number, &id) {
             // Some give every call the same number, and tell them apart by their ids.
             (Some(number), _) => {
