@@ -604,3 +604,78 @@ proptest! {
         let _ = anthropic::upstream::Reader::new().whole(data.as_bytes());
     }
 }
+
+#[test]
+fn whole_calls_of_one_number_without_ids_are_separate() {
+    let call = |name: &str| {
+        json!({"choices": [{"index": 0, "delta": {"tool_calls": [
+            {"index": 0, "function": {"name": name, "arguments": "{}"}}]}}]})
+    };
+    let mut reader = crate::openai::upstream::Reader::new(1);
+    let mut starts = 0;
+    for name in ["f", "g", "g"] {
+        let deltas = crate::AnswerReader::event(&mut reader, None, &call(name).to_string()).unwrap();
+        starts += deltas.iter().filter(|delta| matches!(delta, crate::Delta::ToolCallStart { .. })).count();
+    }
+    let deltas = crate::AnswerReader::event(&mut reader, None, "[DONE]").unwrap();
+    starts += deltas.iter().filter(|delta| matches!(delta, crate::Delta::ToolCallStart { .. })).count();
+    assert_eq!(starts, 3);
+}
+
+#[test]
+fn thoughts_beside_the_answer_count_and_an_empty_name_hides_no_thought() {
+    let body = json!({
+        "choices": [{"message": {"reasoning_content": "", "reasoning": "x", "content": "a"}, "finish_reason": "stop"}],
+        "usage": {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 6, "completion_tokens_details": {"reasoning_tokens": 3}}
+    });
+    let mut reader = crate::openai::upstream::Reader::new(1);
+    let deltas = crate::AnswerReader::whole(&mut reader, body.to_string().as_bytes()).unwrap();
+    assert!(deltas.iter().any(|delta| matches!(delta, crate::Delta::Reasoning { text, .. } if text == "x")));
+    assert!(matches!(deltas.last(), Some(crate::Delta::Usage(usage)) if usage.completion_tokens == 5));
+}
+
+#[test]
+fn signed_details_with_their_own_texts_are_told_once_and_in_order() {
+    let body = json!({"choices": [{"finish_reason": "stop", "message": {"reasoning": "ab", "content": "c", "reasoning_details": [
+        {"type": "reasoning.text", "text": "a", "signature": "s", "format": "anthropic-claude-v1", "index": 0},
+        {"type": "reasoning.text", "text": "b", "signature": "t", "format": "anthropic-claude-v1", "index": 1}]}}]});
+    let mut reader = crate::openai::upstream::Reader::new(1);
+    let deltas = crate::AnswerReader::whole(&mut reader, body.to_string().as_bytes()).unwrap();
+    let told: Vec<_> = deltas
+        .iter()
+        .filter_map(|delta| match delta {
+            crate::Delta::Reasoning { text, .. } => Some(text.as_str()),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(told, ["a", "b"]);
+}
+
+#[test]
+fn what_anthropic_refuses_beside_thought_or_alone_is_left_out() {
+    let user = crate::Message {
+        role: crate::Role::User,
+        content: crate::Content(vec![crate::Part::Text("a".to_owned()), crate::Part::Text(" ".to_owned())]),
+        ..crate::Message::text(crate::Role::User, "")
+    };
+    let request = crate::GenerateRequest {
+        input: crate::Input::Chat(vec![user]),
+        choices: 1,
+        sampling: crate::Sampling { temperature: Some(0.5), top_k: Some(3), ..crate::Sampling::default() },
+        ..crate::GenerateRequest::default()
+    };
+    let write = |request: &crate::GenerateRequest| -> Value {
+        serde_json::from_str(&crate::anthropic::upstream::write(request, "m").unwrap()).unwrap()
+    };
+    let plain = write(&request);
+    assert_eq!((&plain["temperature"], &plain["top_k"]), (&json!(0.5), &json!(3)));
+    assert_eq!(plain["messages"][0]["content"].as_array().unwrap().len(), 1);
+    let variables = [("enable_thinking".to_owned(), json!(true))].into_iter().collect();
+    let thinks = write(&crate::GenerateRequest {
+        template_variables: variables,
+        reasoning_budget: Some(2000),
+        ..request
+    });
+    assert!(thinks["thinking"].is_object(), "{thinks}");
+    assert_eq!((thinks.get("temperature"), thinks.get("top_k")), (None, None));
+}

@@ -52,12 +52,15 @@ pub fn write(request: &GenerateRequest, model: &str) -> Result<String, Error> {
     if !request.stop.is_empty() {
         put("stop_sequences", request.stop.clone().into());
     }
-    for (name, value) in [("temperature", request.sampling.temperature), ("top_p", request.sampling.top_p)] {
+    // Who thinks is sampled in one way.
+    let thinks = budget.is_some();
+    let temperature = request.sampling.temperature.filter(|temperature| !thinks || *temperature == 1.0);
+    for (name, value) in [("temperature", temperature), ("top_p", request.sampling.top_p)] {
         if let Some(value) = value {
             put(name, number(value));
         }
     }
-    if let Some(k) = request.sampling.top_k.filter(|k| *k > 0) {
+    if let Some(k) = request.sampling.top_k.filter(|k| *k > 0 && !thinks) {
         put("top_k", k.into());
     }
     if request.stream {
@@ -112,7 +115,7 @@ fn thought(request: &GenerateRequest, messages: &[Message]) -> Option<u32> {
     if matches!(request.tool_choice, ToolChoice::Required | ToolChoice::Named(_)) {
         return None;
     }
-    let last = messages.iter().rev().find(|message| message.role != Role::Tool);
+    let last = messages.iter().rev().find(|message| message.role == Role::Assistant);
     if last.is_some_and(|message| !message.tool_calls.is_empty() && message.thoughts.is_empty()) {
         return None;
     }
@@ -144,7 +147,11 @@ fn tool(tool: &Tool) -> Value {
         written["description"] = description.as_str().into();
     }
     let nothing = || json!({"type": "object", "properties": {}});
-    written["input_schema"] = tool.parameters.clone().unwrap_or_else(nothing);
+    let mut schema = tool.parameters.clone().unwrap_or_else(nothing);
+    if let Some(schema) = schema.as_object_mut() {
+        schema.entry("type").or_insert_with(|| "object".into());
+    }
+    written["input_schema"] = schema;
     if tool.strict == Some(true) {
         written["strict"] = true.into();
     }
@@ -201,7 +208,13 @@ fn assistant(index: usize, message: &Message, thinks: bool) -> Result<Vec<Value>
             Thought::Redacted(data) => json!({"type": "redacted_thinking", "data": data}),
         });
     }
-    written.extend(blocks(message)?);
+    let whole = message.cache_marks.iter().rev().find(|mark| mark.part.is_none());
+    let own = Message {
+        cache_marks: message.cache_marks.iter().filter(|mark| mark.part.is_some()).copied().collect(),
+        ..message.clone()
+    };
+    let thoughts = written.len();
+    written.extend(blocks(&own)?);
     for (number, call) in message.tool_calls.iter().enumerate() {
         let arguments = Some(call.arguments.trim()).filter(|arguments| !arguments.is_empty());
         let input = serde_json::from_str::<Map<String, Value>>(arguments.unwrap_or("{}")).map_err(|_| {
@@ -210,8 +223,11 @@ fn assistant(index: usize, message: &Message, thinks: bool) -> Result<Vec<Value>
         })?;
         written.push(json!({"type": "tool_use", "id": id(&call.id), "name": call.name, "input": input}));
     }
-    let whole = message.cache_marks.iter().rev().find(|mark| mark.part.is_none());
-    if let (Some(mark), Some(last), false) = (whole, written.last_mut(), message.tool_calls.is_empty()) {
+    if written.len() == thoughts {
+        // Thoughts alone are no turn.
+        return Ok(Vec::new());
+    }
+    if let (Some(mark), Some(last)) = (whole, written.last_mut()) {
         last["cache_control"] = cache_control(mark.keep);
     }
     Ok(written)
@@ -230,13 +246,13 @@ fn result(message: &Message) -> Result<Value, Error> {
     Ok(written)
 }
 
-/// Text and images. Empty texts are not taken; a mark behind one stands behind what comes before it.
+/// Text and images. Texts of nothing but space are not taken; a mark behind one stands behind what comes before it.
 fn blocks(message: &Message) -> Result<Vec<Value>, Error> {
     let mut written: Vec<Value> = Vec::with_capacity(message.content.0.len());
     let last = message.content.0.len().saturating_sub(1);
     for (at, part) in message.content.0.iter().enumerate() {
         match part {
-            Part::Text(text) if text.is_empty() => {}
+            Part::Text(text) if text.trim().is_empty() => {}
             Part::Text(text) => written.push(json!({"type": "text", "text": text})),
             Part::Image { url, .. } => written.push(json!({"type": "image", "source": source(url)})),
         }
@@ -253,7 +269,10 @@ fn source(url: &str) -> Value {
     let data = url.strip_prefix("data:").and_then(|rest| rest.split_once(";base64,"));
     match data {
         Some((media, data)) => {
-            let media = media.split(';').next().unwrap_or_default();
+            let media = match media.split(';').next().unwrap_or_default() {
+                "image/jpg" => "image/jpeg",
+                media => media,
+            };
             json!({"type": "base64", "media_type": media, "data": data})
         }
         None => json!({"type": "url", "url": url}),

@@ -47,7 +47,7 @@ pub fn write(request: &GenerateRequest, model: &str) -> Result<String, Error> {
     if let Some(budget) = budget {
         more.insert("thinking".to_owned(), json!({"type": "enabled", "budget_tokens": budget}));
     }
-    if let Some(k) = request.sampling.top_k.filter(|k| *k > 0) {
+    if let Some(k) = request.sampling.top_k.filter(|k| *k > 0 && budget.is_none()) {
         more.insert("top_k".to_owned(), k.into());
     }
     if !more.is_empty() {
@@ -89,7 +89,7 @@ fn thought(request: &GenerateRequest, messages: &[Message]) -> Option<u32> {
     if matches!(request.tool_choice, ToolChoice::Required | ToolChoice::Named(_)) {
         return None;
     }
-    let last = messages.iter().rev().find(|message| message.role != Role::Tool);
+    let last = messages.iter().rev().find(|message| message.role == Role::Assistant);
     if last.is_some_and(|message| !message.tool_calls.is_empty() && message.thoughts.is_empty()) {
         return None;
     }
@@ -109,7 +109,9 @@ fn config(request: &GenerateRequest, budget: Option<u32>) -> Map<String, Value> 
     if let Some(most) = most {
         config.insert("maxTokens".to_owned(), most.into());
     }
-    for (name, value) in [("temperature", request.sampling.temperature), ("topP", request.sampling.top_p)] {
+    // Who thinks is sampled in one way.
+    let temperature = request.sampling.temperature.filter(|one| budget.is_none() || *one == 1.0);
+    for (name, value) in [("temperature", temperature), ("topP", request.sampling.top_p)] {
         if let Some(value) = value {
             config.insert(name.to_owned(), number(value));
         }
