@@ -65,9 +65,9 @@ impl Task {
         (self != Self::Responses || provider.responses).then_some(way)
     }
 
-    /// Whether a request can be translated.
+    /// Whether a request can be translated: a bare prompt has no words in other dialects.
     const fn translates(self) -> bool {
-        !matches!(self, Self::Embeddings)
+        !matches!(self, Self::Embeddings | Self::Completions)
     }
 
     const fn dialect(self) -> Dialect {
@@ -124,8 +124,8 @@ pub(super) async fn divert(
         return if task.translates() {
             Ok(None)
         } else {
-            let message =
-                format!("{slug} has no embeddings in OpenAI's dialect, and others are not translated");
+            let path = task.path();
+            let message = format!("{slug} has no {path} in OpenAI's dialect, and others are not translated");
             Err(Error::new(ErrorKind::Unsupported, message).at("model"))
         };
     }
