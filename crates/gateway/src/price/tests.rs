@@ -29,6 +29,7 @@ fn check(price: &Price, usage: Usage, nanos: Option<(i64, i64)>) {
     assert_eq!(price.cost(&usage), expected, "{usage:?}");
 }
 
+/// Row 3: cached tokens were charged at both prices.
 #[test]
 fn cached_tokens_are_not_charged_twice() {
     // A million tokens are dollars, a thousand are a million billionths.

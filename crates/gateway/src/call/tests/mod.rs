@@ -8,6 +8,7 @@ mod signed;
 
 use super::*;
 use crate::ledger::{Line, Question};
+use crate::price::CustomCost;
 use crate::provider::{Timeouts, Wishes};
 use crate::scan::{Edits, Field, scan};
 use crate::tests::{Hand, gateway};
@@ -246,6 +247,20 @@ async fn after_the_first_event_nothing_is_sent_again_and_the_break_is_told() {
     assert!(error.starts_with("data: {\"error\":{\"message\":\"custom-0: its stream broke off"), "{error}");
     assert!(!body.contains("[DONE]"));
     assert_eq!(world.ends().await, [0, 1, 0, 0]);
+}
+
+/// Row 26: a failed stream was billed by the length of its text.
+#[tokio::test]
+async fn a_stream_that_failed_without_usage_costs_nothing_and_is_no_guess() {
+    let long = TEXT.repeat(500);
+    let script = vec![Step::Say([stream_head(), chunk(long.as_bytes())].concat()), Step::Reset];
+    let world = world(vec![vec![script]]).await;
+    let rates = CustomCost::parse(r#"{"per_token_in":1,"per_token_out":1}"#).unwrap();
+    let mut call = world.call();
+    call.caller.custom_cost = Some(rates);
+    world.whole(call).await;
+    let line = world.line().await;
+    assert_eq!((line.failed, line.cost.0, line.unpriced, line.output), (1, 0, 0, 0));
 }
 
 #[tokio::test]
