@@ -152,8 +152,8 @@ def test_gateways_are_made_listed_changed_and_removed(cloudflare_client):
     assert gateways.update(id="prod", retry_backoff="linear", **wish).retry_max_attempts == 3
     assert gateways.get(id="prod", account_id="default").retry_backoff == "linear"
     with pytest.raises(cloudflare.BadRequestError) as caught:
-        gateways.update(id="prod", **(wish | {"cache_ttl": 300}))
-    assert "cache_ttl" in str(caught.value)
+        gateways.update(id="prod", extra_body={"dlp": {"enabled": True, "action": "BLOCK", "profiles": ["p"]}}, **wish)
+    assert "dlp" in str(caught.value)
     for id in ("prod", "test"):
         assert gateways.delete(id=id, account_id="default").id == id
     with pytest.raises(cloudflare.NotFoundError):

@@ -105,7 +105,7 @@ def test_an_answer_and_its_usage_come_back(client):
     assert answer.text == "語🦀 hello"
     assert (answer.usage_metadata.cached_content_token_count, answer.usage_metadata.total_token_count) == (4, 15)
     path, headers, _ = Gemini.seen[-1]
-    assert path == "/v1beta/models/gemini-2.5-flash:generateContent"
+    assert path in [f"/{version}/models/gemini-2.5-flash:generateContent" for version in ("v1", "v1beta")]
     assert headers.get("x-goog-api-key", headers.get("X-Goog-Api-Key")) == KEY
 
 

@@ -113,13 +113,15 @@ TOOL = {"type": "object", "properties": {"city": {"type": "string"}}, "required"
 def test_the_anthropic_sdk_talks_to_a_provider_of_openais_dialect(front):
     client = anthropic.Anthropic(base_url=front.base, api_key="unused", max_retries=0)
     model = f"llamacpp/{CHAT}"
-    message = client.messages.create(model=model, messages=ASK, max_tokens=8, temperature=0)
+    # The client has no name for it any more.
+    cold = {"extra_body": {"temperature": 0}}
+    message = client.messages.create(model=model, messages=ASK, max_tokens=8, **cold)
     assert (message.usage.output_tokens, message.stop_reason) == (8, "max_tokens")
-    with client.messages.stream(model=model, messages=ASK, max_tokens=8, temperature=0) as stream:
+    with client.messages.stream(model=model, messages=ASK, max_tokens=8, **cold) as stream:
         assert "".join(stream.text_stream) == message.content[0].text
         assert stream.get_final_message().usage.output_tokens == 8
     tools = [{"name": "get_weather", "description": "The weather of a city.", "input_schema": TOOL}]
-    asked = {"model": model, "max_tokens": 200, "temperature": 0, "tools": tools, "tool_choice": {"type": "any"}}
+    asked = {"model": model, "max_tokens": 200, "tools": tools, "tool_choice": {"type": "any"}, **cold}
     question = [{"role": "user", "content": "What is the weather in Oslo?"}]
     with client.messages.stream(messages=question, **asked) as stream:
         answer = stream.get_final_message()
@@ -151,7 +153,8 @@ def test_the_openai_sdk_talks_to_a_provider_of_anthropics_dialect(client):
     call = choice.message.tool_calls[0]
     assert isinstance(json.loads(call.function.arguments)["city"], str)
     result = {"role": "tool", "tool_call_id": call.id, "content": "Rain."}
-    said = {"role": "assistant", "content": None, "tool_calls": [call.model_dump(include={"id", "type", "function"})]}
+    said = {"id": call.id, "type": "function", "function": {"name": call.function.name, "arguments": call.function.arguments}}
+    said = {"role": "assistant", "content": None, "tool_calls": [said]}
     again = client.chat.completions.create(messages=question + [said, result], **(asked | {"max_tokens": 8}))
     assert again.usage.completion_tokens
     response = client.responses.create(model=model, input="Say hello.", max_output_tokens=8)
