@@ -7,6 +7,7 @@
 
 use hyper::http::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
 use hyper::http::{HeaderMap, HeaderValue, Method, Uri};
+use protocol::workers_ai::catalog::timestamp;
 use ring::hmac;
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
@@ -157,18 +158,10 @@ fn query(query: &str) -> String {
 
 /// `20150830T123600Z` of seconds since 1970.
 fn moment(seconds: u64) -> String {
-    let (days, time) = (seconds / 86_400, seconds % 86_400);
-    // Days since 0000-03-01; years begin in March, so that the leap day is the last (see `hearth::moment`).
-    let days = days + 719_468;
-    let era = days / 146_097;
-    let of_era = days % 146_097;
-    let year_of_era = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
-    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month = (5 * of_year + 2) / 153;
-    let day = of_year - (153 * month + 2) / 5 + 1;
-    let (month, next) = if month < 10 { (month + 3, 0) } else { (month - 9, 1) };
-    let year = era * 400 + year_of_era + next;
-    format!("{year:04}{month:02}{day:02}T{:02}{:02}{:02}Z", time / 3600, time / 60 % 60, time % 60)
+    let written = timestamp(seconds);
+    let (day, time) = written.split_once(' ').unwrap_or((&written, ""));
+    let time = time.split_once('.').map_or(time, |(whole, _)| whole);
+    format!("{}T{}Z", day.replace('-', ""), time.replace(':', ""))
 }
 
 #[cfg(test)]

@@ -110,7 +110,7 @@ fn refuse(request: &GenerateRequest) -> Result<(), Error> {
 
 /// The budget of thought; none where there is none, or where this API lets no model think: with a call that is forced,
 /// with an answer too short for it, and in the middle of a turn whose thoughts are not there to go on from.
-fn thought(request: &GenerateRequest, messages: &[Message]) -> Option<u32> {
+pub(crate) fn thought(request: &GenerateRequest, messages: &[Message]) -> Option<u32> {
     let budget = budget(request).filter(|budget| *budget > 0)?.max(BUDGET_MIN);
     if matches!(request.tool_choice, ToolChoice::Required | ToolChoice::Named(_)) {
         return None;

@@ -2,6 +2,7 @@
 //!
 //! The order of members, blocks and tools is always the same, so that a provider's cache finds what it has seen.
 
+use crate::anthropic::upstream::thought;
 use crate::openai::to_json;
 use crate::upstream::{budget, number, wordless};
 use crate::{
@@ -10,9 +11,6 @@ use crate::{
 use serde_json::{Map, Value, json};
 
 const DIALECT: &str = "Bedrock's Converse";
-
-/// The smallest budget of thought that Anthropic's models take.
-const BUDGET_MIN: u32 = 1024;
 
 /// Switches of templates that are a budget of thought here.
 const SWITCHES: &[&str] = &["enable_thinking", "thinking", "reasoning_effort"];
@@ -81,23 +79,6 @@ fn refuse(request: &GenerateRequest, claude: bool) -> Result<(), Error> {
         return Err(wordless(&format!("chat_template_kwargs.{name}"), DIALECT));
     }
     Ok(())
-}
-
-/// The budget of thought, under the rules of Anthropic's models (`anthropic::upstream`).
-fn thought(request: &GenerateRequest, messages: &[Message]) -> Option<u32> {
-    let budget = budget(request).filter(|budget| *budget > 0)?.max(BUDGET_MIN);
-    if matches!(request.tool_choice, ToolChoice::Required | ToolChoice::Named(_)) {
-        return None;
-    }
-    let last = messages.iter().rev().find(|message| message.role == Role::Assistant);
-    if last.is_some_and(|message| !message.tool_calls.is_empty() && message.thoughts.is_empty()) {
-        return None;
-    }
-    match request.max_tokens {
-        None => Some(budget),
-        Some(most) if most > BUDGET_MIN => Some(budget.min(most - 1)),
-        Some(_) => None,
-    }
 }
 
 fn config(request: &GenerateRequest, budget: Option<u32>) -> Map<String, Value> {
