@@ -205,7 +205,11 @@ impl Proxy {
                 keeps = Some(slug);
                 continue;
             }
-            let provider = with_keys(ledger, call, &target.provider).await?;
+            let provider = match with_keys(ledger, call, &target.provider).await {
+                Ok(provider) => provider,
+                Err(_) if before.is_some() => continue,
+                Err(error) => return Err(error),
+            };
             let headers = match self.headers(call, &provider).await {
                 Ok(headers) => headers,
                 Err(_) if before.is_some() || step + 1 < call.targets.len() => continue,
@@ -226,7 +230,11 @@ impl Proxy {
                     self.breakers.give_back(circuit, &target.model, admitted);
                 }
             };
-            let entry = enter(ledger, call, target).await.inspect_err(|_| give_back())?;
+            let entry = match enter(ledger, call, target).await.inspect_err(|_| give_back()) {
+                Ok(entry) => entry,
+                Err(_) if before.is_some() => continue,
+                Err(error) => return Err(error),
+            };
             let (mut attempted, entry) =
                 self.hedged(ledger, call, target, (&provider.circuit, &headers), entry).await;
             if let (Some(reads), Ok(begun)) = (reads, &attempted)

@@ -157,7 +157,7 @@ async fn steps(
 async fn handled(mut request: Request, next: Next) -> Response {
     let trail = Trail::default();
     request.extensions_mut().insert(trail.clone());
-    let mut response = next.run(request).await;
+    let mut response = trail.last_word(next.run(request).await);
     trail.tell(response.headers_mut());
     response
 }

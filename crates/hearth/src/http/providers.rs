@@ -141,7 +141,7 @@ pub(super) async fn divert(
     };
     if passing && task.translates() && others {
         // The next ones speak otherwise.
-        asking.trail.in_vain(slugs);
+        asking.trail.in_vain(slugs, answered);
         return Ok(None);
     }
     answered.map(Some)

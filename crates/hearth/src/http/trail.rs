@@ -1,7 +1,10 @@
 //! What became of a request on its way to providers, told to who stands around its handler: handlers give back a response
 //! in the client's dialect and know nothing of this.
 
+use super::refusal::Refusal;
 use axum::http::{HeaderMap, HeaderValue};
+use axum::response::{IntoResponse, Response};
+use protocol::Error;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Clones are the same one.
@@ -12,6 +15,8 @@ pub(super) struct Trail(Arc<Mutex<Steps>>);
 struct Steps {
     /// Providers that were asked in vain before the one that answers.
     passed: Vec<Arc<str>>,
+    /// What they came to.
+    failure: Option<Result<Response, Error>>,
     /// Which of several providers answers, from 0, and its entry in the ledger.
     answer: Option<(usize, Option<String>)>,
 }
@@ -21,9 +26,29 @@ impl Trail {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// These providers were asked, and none answers.
-    pub(super) fn in_vain(&self, slugs: impl IntoIterator<Item = Arc<str>>) {
-        self.steps().passed.extend(slugs);
+    /// These providers were asked, and none answers; this is what the client would be told.
+    pub(super) fn in_vain(
+        &self,
+        slugs: impl IntoIterator<Item = Arc<str>>,
+        failure: Result<Response, Error>,
+    ) {
+        let mut steps = self.steps();
+        steps.passed.extend(slugs);
+        steps.failure = Some(failure);
+    }
+
+    /// What the client is told: where nobody else was asked in the end, what those said that were, and not why the
+    /// others could not be.
+    pub(super) fn last_word(&self, response: Response) -> Response {
+        let refused = response.extensions().get::<Error>();
+        let by_nobody = refused.is_some_and(|error| error.status.is_none());
+        let mut steps = self.steps();
+        match steps.failure.take() {
+            Some(failure) if by_nobody && steps.answer.is_none() => {
+                failure.unwrap_or_else(|error| Refusal(error).into_response())
+            }
+            _ => response,
+        }
     }
 
     /// Whether a provider was asked already.

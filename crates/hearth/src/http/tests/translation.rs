@@ -3,6 +3,10 @@
 
 use super::providers::before;
 use super::*;
+use gateway::call::Proxy;
+use gateway::dialect::Dialect;
+use gateway::provider::{Providers, Wishes};
+use gateway::upstream::Upstream;
 
 const OPENAI: &str = "vllm";
 const ANTHROPIC: &str = "custom-anthropic";
@@ -167,6 +171,76 @@ async fn providers_that_speak_the_clients_dialect_are_asked_first_and_the_others
     let reply = server.post("/v1/messages", body).await;
     assert_eq!((reply.status, reply.header("cf-aig-step")), (404, Some("0")), "{reply:?}");
     assert_eq!(upstream.fake.requests.lock().unwrap().len(), 1);
+}
+
+/// A provider that answers every request with this status and a body that names it.
+async fn failing(status: u16) -> String {
+    let provider = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = provider.local_addr().unwrap();
+    tokio::spawn(async move {
+        loop {
+            let mut wire = Wire(BufReader::new(provider.accept().await.unwrap().0));
+            let mut length = 0;
+            loop {
+                let line = wire.line().await;
+                if let Some(told) = line.strip_prefix("content-length: ") {
+                    length = told.parse().unwrap();
+                }
+                if line.is_empty() {
+                    break;
+                }
+            }
+            wire.0.read_exact(&mut vec![0; length]).await.unwrap();
+            let body = format!(r#"{{"error":{{"message":"the provider said {status}","code":"theirs"}}}}"#);
+            let head = format!("HTTP/1.1 {status} X\r\ncontent-type: application/json\r\n");
+            let rest = format!("connection: close\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+            wire.write(format!("{head}{rest}").as_bytes()).await;
+        }
+    });
+    format!("http://{address}/v1")
+}
+
+/// Of two who have a model the one that speaks the client's dialect fails, and the request cannot be said to the other.
+#[tokio::test]
+async fn a_failure_of_a_provider_is_not_hidden_by_what_the_next_cannot_be_asked() {
+    let upstream = Server::start().await;
+    let of = |base_url: String, dialect| Wishes {
+        base_url: Some(base_url),
+        models: vec!["far".to_owned()],
+        dialect,
+        ..Wishes::default()
+    };
+    let theirs = format!("http://{}/v1", upstream.address);
+    let wishes = [
+        ("custom-anthropic".to_owned(), of(theirs, Some(Dialect::Anthropic))),
+        ("vllm".to_owned(), of(failing(503).await, None)),
+    ];
+    let clock = Arc::new(base::SystemClock::default());
+    let proxy = Proxy::new(Providers::new(wishes.into()).unwrap(), Upstream::new().unwrap(), clock);
+    let server = Server::with(Config { proxy: Some(Arc::new(proxy)), ..Config::default() }).await;
+    let ask = async |path: &str, body: &str| {
+        server.send("POST", path, &["cf-aig-max-attempts: 1"], body.as_bytes()).await
+    };
+    let messages = r#""messages":[{"role":"user","content":"f"}]"#;
+    for (path, body) in [
+        // One that nobody reads so.
+        ("/v1/chat/completions", format!(r#"{{"model":"far",{messages},"temperature":"hot"}}"#)),
+        // One that the other dialect has no words for.
+        (
+            "/v1/chat/completions",
+            format!(r#"{{"model":"far",{messages},"response_format":{{"type":"json_object"}}}}"#),
+        ),
+        ("/v1/default/default/compat/chat/completions", format!(r#"{{"model":"far",{messages},"n":2}}"#)),
+    ] {
+        let reply = ask(path, &body).await;
+        assert_eq!((reply.status, &reply.json()["error"]["code"]), (503, &"theirs".into()), "{reply:?}");
+        assert_eq!(reply.header("cf-aig-step"), Some("0"), "{reply:?}");
+    }
+    assert!(upstream.fake.requests.lock().unwrap().is_empty());
+    // Where the other can be asked, its word holds.
+    let reply = ask("/v1/chat/completions", &format!(r#"{{"model":"far",{messages}}}"#)).await;
+    assert_eq!(reply.status, 404, "{reply:?}");
+    assert!(reply.body.contains("custom-anthropic: "), "{reply:?}");
 }
 
 #[tokio::test]
