@@ -1,8 +1,10 @@
 //! What a request used, in one meaning for all dialects.
 //!
-//! A dialect's reader brings what its upstream reported into this form and says here, by how it adds up, whether the
-//! upstream counts cached tokens inside the prompt (OpenAI, Gemini) or beside it (Anthropic, Bedrock). Nothing is ever
-//! estimated: what was not reported is `None`, which is not the same as zero.
+//! What a provider reported is read by `protocol::counts`. Nothing is ever estimated: what was not reported is `None`,
+//! which is not the same as zero.
+
+use base::NanoUsd;
+use protocol::counts::Counts;
 
 /// What a provider was asked to be: prices differ by it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -51,11 +53,29 @@ pub struct Usage {
     pub reasoning: Option<u64>,
     /// The tier in which it was answered.
     pub tier: Tier,
-    /// Whether some of the tokens are of images or sound, which have prices of their own.
-    pub media: bool,
+    /// Whether something was used that has a price of its own: tokens of images or sound, searches.
+    pub other: bool,
+    /// What all of it costs, as the provider says.
+    pub told: Option<NanoUsd>,
 }
 
 impl Usage {
+    /// What a provider reported; nothing where it told only half of it.
+    #[must_use]
+    pub fn reported(counts: &Counts, tier: Tier) -> Option<Self> {
+        Some(Self {
+            input: counts.prompt?,
+            cached_input: counts.cached,
+            cache_write: counts.written,
+            cache_write_1h: counts.written_1h,
+            output: counts.answer?,
+            reasoning: counts.thoughts,
+            tier,
+            other: counts.other,
+            told: counts.cost,
+        })
+    }
+
     /// Both together.
     #[must_use]
     pub fn and(self, other: &Self) -> Self {
@@ -72,7 +92,9 @@ impl Usage {
             reasoning: add(self.reasoning, other.reasoning),
             // Two tiers have no price together.
             tier: if self.tier == other.tier { self.tier } else { Tier::Other },
-            media: self.media || other.media,
+            // One that tells a cost and one that does not have none together.
+            other: self.other || other.other || self.told.is_some() != other.told.is_some(),
+            told: self.told.zip(other.told).map(|(one, two)| NanoUsd(one.0.saturating_add(two.0))),
         }
     }
 }
@@ -88,7 +110,8 @@ impl From<protocol::Usage> for Usage {
             output: usage.completion_tokens.into(),
             reasoning: Some(usage.reasoning_tokens.into()),
             tier: Tier::Standard,
-            media: false,
+            other: false,
+            told: None,
         }
     }
 }

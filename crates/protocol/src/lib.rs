@@ -7,6 +7,7 @@ mod answer;
 pub mod anthropic;
 mod backend;
 pub mod bedrock;
+pub mod counts;
 mod delta;
 mod error;
 mod event;

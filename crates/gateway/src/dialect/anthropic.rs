@@ -1,30 +1,16 @@
 //! Anthropic's Messages.
 //!
-//! Usage: `input_tokens` counts what no cache had; tokens read from a cache and written to one stand beside it and are
-//! added here. A stream tells it in `message_start` and again, as running totals, in `message_delta`, which may hold the
-//! output only or all of it.
+//! A stream tells usage in `message_start` and again, as running totals, in `message_delta`, which may hold the output
+//! only or all of it.
 
-use super::count;
 use crate::scan::{Field, Scan};
-use crate::usage::{Tier, Usage};
+use crate::usage::Tier;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-/// Reads a usage object.
-pub(super) fn usage(raw: &Map<String, Value>) -> Option<Usage> {
-    let uncached = count(raw, &["input_tokens"])?;
-    let cached_input = count(raw, &["cache_read_input_tokens"]);
-    let cache_write = count(raw, &["cache_creation_input_tokens"]);
-    Some(Usage {
-        input: uncached + cached_input.unwrap_or(0) + cache_write.unwrap_or(0),
-        cached_input,
-        cache_write,
-        cache_write_1h: count(raw, &["cache_creation", "ephemeral_1h_input_tokens"]),
-        output: count(raw, &["output_tokens"])?,
-        reasoning: None,
-        tier: raw.get("service_tier").and_then(Value::as_str).map_or(Tier::Standard, Tier::parse),
-        media: false,
-    })
+/// The tier that a usage object tells.
+pub(super) fn tier(raw: &Map<String, Value>) -> Tier {
+    raw.get("service_tier").and_then(Value::as_str).map_or(Tier::Standard, Tier::parse)
 }
 
 /// The usage object of an event: a delta's own, or that of the message it begins.

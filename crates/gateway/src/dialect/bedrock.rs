@@ -5,34 +5,20 @@
 //! others as OpenAI does, Llama and Titan beside their answer. Source: `TokenUsage` in the Bedrock Runtime API Reference, and
 //! `litellm/llms/bedrock/chat/` of LiteLLM 1.106.12.
 
-use super::{Fault, MESSAGE_MAX, Reported, count, openai};
+use super::{Fault, MESSAGE_MAX, Reported};
 use crate::eventstream::Message;
 use crate::scan::{Field, Scan};
 use crate::usage::Usage;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use memchr::memmem;
+use protocol::counts::{self, Counts};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
 /// Reads a usage object.
-pub(super) fn usage(raw: &Map<String, Value>) -> Option<Usage> {
-    let part = |name| count(raw, &[name]);
-    let Some(fresh) = part("inputTokens") else { return openai::usage(raw) };
-    let cached_input = part("cacheReadInputTokens");
-    let cache_write = part("cacheWriteInputTokens");
-    let hour = raw.get("cacheDetails").and_then(Value::as_array).map(|details| {
-        let long = details.iter().filter(|detail| detail["ttl"] == "1h");
-        long.filter_map(|detail| detail["inputTokens"].as_u64()).sum()
-    });
-    Some(Usage {
-        input: fresh + cached_input.unwrap_or(0) + cache_write.unwrap_or(0),
-        cached_input,
-        cache_write,
-        cache_write_1h: hour,
-        output: part("outputTokens").unwrap_or(0),
-        ..Usage::default()
-    })
+pub(super) fn counts(raw: &Map<String, Value>) -> Counts {
+    if raw.contains_key("inputTokens") { counts::converse(raw) } else { counts::openai(raw) }
 }
 
 /// The usage of an answer that tells it beside everything else.

@@ -5,21 +5,8 @@
 //! rerank tell `meta.billed_units`, which no price here is in. A stream tells usage in its last event, `message-end`. Source:
 //! `UsageTokens` and `UsageBilledUnits` in Cohere's API Reference, version 2.
 
-use super::count;
-use crate::usage::Usage;
 use serde::Deserialize;
 use serde_json::{Map, Value};
-
-/// Reads a usage object.
-pub(super) fn usage(raw: &Map<String, Value>) -> Option<Usage> {
-    let told = |name| count(raw, &["billed_units", name]).or_else(|| count(raw, &["tokens", name]));
-    Some(Usage {
-        input: told("input_tokens")?,
-        cached_input: count(raw, &["cached_tokens"]),
-        output: told("output_tokens")?,
-        ..Usage::default()
-    })
-}
 
 /// The usage object of an event.
 pub(super) fn usage_of_event(data: &[u8]) -> Option<Map<String, Value>> {
@@ -42,7 +29,7 @@ pub(super) fn is_last(frame: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::super::{Dialect, Watcher};
-    use super::*;
+    use crate::usage::Usage;
 
     #[test]
     fn what_is_billed_counts_and_is_the_same_streamed() {

@@ -9,34 +9,11 @@
 //!
 //! A stream has no event that ends it. The chunk with a `finishReason` is the last in practice, but nothing says so.
 
-use super::{Reported, count};
+use super::{Dialect, Reported};
 use crate::scan::{Field, Scan};
-use crate::usage::Usage;
 use memchr::memmem;
 use serde::Deserialize;
 use serde_json::{Map, Value};
-
-/// Reads a `usageMetadata` object.
-pub(super) fn usage(raw: &Map<String, Value>) -> Option<Usage> {
-    let part = |name| count(raw, &[name]);
-    let total = part("totalTokenCount");
-    let prompt = part("promptTokenCount");
-    let candidates = part("candidatesTokenCount");
-    // An object without either is none that was told.
-    prompt.or(total)?;
-    let input = prompt.unwrap_or(0) + part("toolUsePromptTokenCount").unwrap_or(0);
-    let candidates = candidates.unwrap_or(0);
-    let reasoning = part("thoughtsTokenCount");
-    let within = total == Some(input + candidates);
-    let output = candidates + reasoning.filter(|_| !within).unwrap_or(0);
-    Some(Usage {
-        input,
-        cached_input: part("cachedContentTokenCount"),
-        output,
-        reasoning,
-        ..Usage::default()
-    })
-}
 
 /// The usage of a list of chunks: the last that is told.
 pub(super) fn usage_of_list(body: &[u8]) -> Option<Reported> {
@@ -47,7 +24,7 @@ pub(super) fn usage_of_list(body: &[u8]) -> Option<Reported> {
     }
     let chunks: Vec<Chunk> = serde_json::from_slice(body).ok()?;
     let raw = chunks.into_iter().rev().find_map(|chunk| chunk.usage_metadata)?;
-    Some(Reported { usage: usage(&raw)?, raw: serde_json::to_string(&raw).ok()? })
+    Some(Reported { usage: Dialect::Gemini.usage(&raw)?, raw: serde_json::to_string(&raw).ok()? })
 }
 
 /// Whether a frame holds a `finishReason` that is one, or says why there is no answer.
@@ -86,9 +63,10 @@ pub(super) fn answers(found: &Scan, body: &[u8]) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Dialect, Fault, Watcher};
+    use super::super::{Fault, Watcher};
     use super::*;
     use crate::scan::scan;
+    use crate::usage::Usage;
 
     #[track_caller]
     fn check(told: &str, input: u64, cached: Option<u64>, output: u64, reasoning: Option<u64>) {

@@ -16,6 +16,7 @@ use crate::scan::{Field, Scan, ScanError, scan};
 use crate::sse;
 use crate::usage::{Tier, Usage};
 use memchr::memmem::Finder;
+use protocol::counts::{self, Told};
 use serde_json::{Map, Value};
 
 /// How a provider speaks.
@@ -44,6 +45,13 @@ pub struct Reported {
     pub raw: String,
 }
 
+impl Reported {
+    /// The tier may stand beside the usage.
+    fn new(usage: Usage, tier: Option<Tier>, raw: String) -> Self {
+        Self { usage: Usage { tier: tier.unwrap_or(usage.tier), ..usage }, raw }
+    }
+}
+
 /// An error that came where an answer should be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
@@ -57,15 +65,16 @@ pub struct Fault {
 const MESSAGE_MAX: usize = 1000;
 
 impl Dialect {
-    fn usage(self, raw: &Map<String, Value>) -> Option<Usage> {
-        match self {
-            Self::OpenAi => openai::usage(raw),
-            Self::Anthropic => anthropic::usage(raw),
-            Self::Gemini => gemini::usage(raw),
-            Self::Bedrock => bedrock::usage(raw),
-            Self::Cohere => cohere::usage(raw),
-            Self::Other => None,
-        }
+    fn usage(self, raw: &Told) -> Option<Usage> {
+        let (counts, tier) = match self {
+            Self::OpenAi => (counts::openai(raw), Tier::Standard),
+            Self::Anthropic => (counts::anthropic(raw), anthropic::tier(raw)),
+            Self::Gemini => (counts::gemini(raw), Tier::Standard),
+            Self::Bedrock => (bedrock::counts(raw), Tier::Standard),
+            Self::Cohere => (counts::cohere(raw), Tier::Standard),
+            Self::Other => return None,
+        };
+        Usage::reported(&counts, tier)
     }
 
     /// The member of an answer that tells usage.
@@ -119,16 +128,20 @@ impl Dialect {
             Err(_) => return None,
         };
         let Some(raw) = members.raw(body, self.usage_field()) else {
-            return if self == Self::Bedrock { bedrock::usage_beside(body) } else { None };
+            return match self {
+                Self::Bedrock => bedrock::usage_beside(body),
+                Self::OpenAi => {
+                    let raw = openai::usage_of(&members, body)?;
+                    let tier = openai::tier(&members, body);
+                    Some(Reported::new(self.usage(&raw)?, tier, serde_json::to_string(&raw).ok()?))
+                }
+                Self::Anthropic | Self::Gemini | Self::Cohere | Self::Other => None,
+            };
         };
         let raw = raw.to_owned();
-        let mut usage = self.usage(&serde_json::from_slice(&raw).ok()?)?;
-        if self == Self::OpenAi
-            && let Some(tier) = openai::tier(&members, body)
-        {
-            usage.tier = tier;
-        }
-        Some(Reported { usage, raw: String::from_utf8(raw).ok()? })
+        let usage = self.usage(&serde_json::from_slice(&raw).ok()?)?;
+        let tier = if self == Self::OpenAi { openai::tier(&members, body) } else { None };
+        Some(Reported::new(usage, tier, String::from_utf8(raw).ok()?))
     }
 
     /// The error that a whole answer is, though its status said that all was well.
@@ -282,7 +295,7 @@ impl Watcher {
             return;
         }
         let told = match self.dialect {
-            Dialect::OpenAi => openai::usage_of_event(&members, &data),
+            Dialect::OpenAi => openai::usage_of(&members, &data),
             Dialect::Anthropic => anthropic::usage_of_event(&members, &data),
             Dialect::Cohere => cohere::usage_of_event(&data),
             Dialect::Gemini | Dialect::Bedrock | Dialect::Other => members
@@ -308,9 +321,8 @@ impl Watcher {
     /// The usage as far as it was told.
     #[must_use]
     pub fn reported(&self) -> Option<Reported> {
-        let mut usage = self.dialect.usage(&self.raw)?;
-        usage.tier = self.tier.unwrap_or(usage.tier);
-        Some(Reported { usage, raw: serde_json::to_string(&self.raw).ok()? })
+        let usage = self.dialect.usage(&self.raw)?;
+        Some(Reported::new(usage, self.tier, serde_json::to_string(&self.raw).ok()?))
     }
 
     /// The first error that the stream told.
@@ -320,15 +332,9 @@ impl Watcher {
     }
 }
 
-/// A count of a usage object; nothing where it is absent, `null` or no count.
-fn count(raw: &Map<String, Value>, path: &[&str]) -> Option<u64> {
-    let (first, rest) = path.split_first()?;
-    let value = rest.iter().try_fold(raw.get(*first)?, |value, name| value.get(name))?;
-    // Billions are no count of tokens, and sums of them must not overflow.
-    value.as_u64().filter(|count| *count <= u32::MAX.into())
-}
-
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
 mod translate_tests;
+#[cfg(test)]
+mod usage_tests;

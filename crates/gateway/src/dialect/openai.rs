@@ -1,66 +1,17 @@
 //! OpenAI's dialect, and what its many speakers do differently.
 //!
-//! Usage: chat completions and completions say `prompt_tokens`, responses say `input_tokens`; cached tokens stand inside
-//! them, and the tier beside the usage. DeepSeek tells cache hits as `prompt_cache_hit_tokens`, Moonshot as `cached_tokens` of the usage itself. In a
-//! stream it may come in any chunk, alone (`choices` is `[]`), with an empty choice, or with the finish reason; where
-//! several tell it the last one counts.
+//! In a stream usage may come in any chunk, alone (`choices` is `[]`), with an empty choice, or with the finish reason, and
+//! in `x_groq` or a choice instead of the chunk itself; where several tell it the last one counts. The tier stands beside
+//! it.
 
-use super::count;
 use crate::scan::{Field, Scan};
-use crate::usage::{Tier, Usage};
+use crate::usage::Tier;
 use memchr::memmem;
+use protocol::counts;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
-
-/// Reads a usage object.
-pub(super) fn usage(raw: &Map<String, Value>) -> Option<Usage> {
-    let first = |paths: &[&[&str]]| paths.iter().find_map(|path| count(raw, path));
-    let input = first(&[&["prompt_tokens"], &["input_tokens"]])?;
-    let output = first(&[&["completion_tokens"], &["output_tokens"]]);
-    let reasoning = first(&[
-        &["completion_tokens_details", "reasoning_tokens"],
-        &["output_tokens_details", "reasoning_tokens"],
-    ]);
-    // xAI counts thoughts beside the answer, which its sum shows.
-    let beside = |output: u64| {
-        reasoning.filter(|thoughts| count(raw, &["total_tokens"]) == Some(input + output + thoughts))
-    };
-    let output = output.map(|output| output + beside(output).unwrap_or(0));
-    Some(Usage {
-        input,
-        cached_input: first(&[
-            &["prompt_tokens_details", "cached_tokens"],
-            &["input_tokens_details", "cached_tokens"],
-            &["prompt_cache_hit_tokens"],
-            &["cached_tokens"],
-        ]),
-        cache_write: first(&[
-            &["prompt_tokens_details", "cache_write_tokens"],
-            &["input_tokens_details", "cache_write_tokens"],
-        ]),
-        cache_write_1h: None,
-        // Embeddings have a prompt only, and say so by its being all.
-        output: output.or_else(|| (count(raw, &["total_tokens"]) == Some(input)).then_some(0))?,
-        reasoning,
-        // Stands beside the usage.
-        tier: Tier::Standard,
-        media: MEDIA.iter().any(|path| count(raw, path).is_some_and(|count| count > 0)),
-    })
-}
-
-/// Tokens that are neither text nor thoughts, of the prompt and of the answer.
-const MEDIA: [&[&str]; 8] = [
-    &["prompt_tokens_details", "audio_tokens"],
-    &["prompt_tokens_details", "image_tokens"],
-    &["input_tokens_details", "audio_tokens"],
-    &["input_tokens_details", "image_tokens"],
-    &["completion_tokens_details", "audio_tokens"],
-    &["completion_tokens_details", "image_tokens"],
-    &["output_tokens_details", "audio_tokens"],
-    &["output_tokens_details", "image_tokens"],
-];
 
 /// The tier that an answer, a chunk, or the response that an event holds was made in.
 pub(super) fn tier(members: &Scan, data: &[u8]) -> Option<Tier> {
@@ -81,8 +32,8 @@ pub(super) fn tier(members: &Scan, data: &[u8]) -> Option<Tier> {
     event.response?.service_tier.map(|word| Tier::parse(&word))
 }
 
-/// The usage object of an event: a chunk's own, or that of the response it holds.
-pub(super) fn usage_of_event(members: &Scan, data: &[u8]) -> Option<Map<String, Value>> {
+/// The usage object of an answer or an event: its own, that of the response it holds, or one elsewhere in a chunk.
+pub(super) fn usage_of(members: &Scan, data: &[u8]) -> Option<Map<String, Value>> {
     #[derive(Deserialize)]
     struct Event {
         response: Option<Holder>,
@@ -97,7 +48,12 @@ pub(super) fn usage_of_event(members: &Scan, data: &[u8]) -> Option<Map<String, 
         None if members.span(Field::Type).is_some() => {
             serde_json::from_slice::<Event>(data).ok()?.response?.usage
         }
-        None => None,
+        // The word stands there once in each chunk whose own is `null`.
+        None => {
+            let own = usize::from(members.span(Field::Usage).is_some());
+            memmem::find_iter(data, b"\"usage\"").nth(own)?;
+            counts::of_completion(&serde_json::from_slice(data).ok()?).cloned()
+        }
     }
 }
 

@@ -37,7 +37,8 @@ const USAGE: Usage = Usage {
     output: 5,
     reasoning: Some(2),
     tier: Tier::Standard,
-    media: false,
+    other: false,
+    told: None,
 };
 
 async fn started(clock: &Arc<Hand>) -> (TempDir, Gateway) {

@@ -18,7 +18,8 @@ const USAGE: Usage = Usage {
     output: 5,
     reasoning: None,
     tier: crate::Tier::Standard,
-    media: false,
+    other: false,
+    told: None,
 };
 
 const BODY: &[u8] = br#"{"messages":[{"role":"user","content":"I am ada@example.com"}]}"#;

@@ -63,7 +63,9 @@ impl CustomCost {
     pub fn cost(&self, usage: Option<&Usage>) -> Option<Cost> {
         match self {
             // Whoever names a price for tokens means all of them.
-            Self::Rates(price) => price.cost(&Usage { tier: Tier::Standard, media: false, ..*usage? }),
+            Self::Rates(price) => {
+                price.cost(&Usage { tier: Tier::Standard, other: false, told: None, ..*usage? })
+            }
             Self::Total(total) => Some(Cost { cost: *total, saved: Some(NanoUsd(0)) }),
         }
     }

@@ -73,11 +73,14 @@ impl Price {
         self.above.iter().rev().find(|(tokens, _)| input > *tokens).map_or(&self.rates, |(_, rates)| rates)
     }
 
-    /// What this usage costs; `None` when a price is missing, also that of its tier, when images or sound are in it, or
-    /// when it contradicts itself.
+    /// What this usage costs: what the provider says it does, else by the prices here. `None` when a price is missing,
+    /// also that of its tier, when something is in it that has a price of its own, or when it contradicts itself.
     #[must_use]
     pub fn cost(&self, usage: &Usage) -> Option<Cost> {
-        if usage.media {
+        if let Some(cost) = usage.told {
+            return Some(Cost { cost, saved: None });
+        }
+        if usage.other {
             return None;
         }
         if usage.tier != Tier::Standard {

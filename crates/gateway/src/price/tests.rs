@@ -139,7 +139,7 @@ fn a_tier_has_its_own_price_or_none() {
 
 #[test]
 fn images_and_sound_have_no_known_price() {
-    check(&price(), Usage { media: true, ..usage(1000, None, None, 100) }, None);
+    check(&price(), Usage { other: true, ..usage(1000, None, None, 100) }, None);
 }
 
 #[test]

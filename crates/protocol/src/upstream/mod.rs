@@ -65,13 +65,6 @@ pub fn broken_off() -> Error {
     Error::new(ErrorKind::Upstream, "The provider's answer broke off")
 }
 
-/// A count of tokens; what is absent, or no count, is none.
-pub(crate) fn count(usage: &Map<String, Value>, path: &[&str]) -> Option<u32> {
-    let (first, rest) = path.split_first()?;
-    let value = rest.iter().try_fold(usage.get(*first)?, |value, name| value.get(name))?;
-    u32::try_from(value.as_u64()?).ok()
-}
-
 /// An object, whatever else stands there counting as an empty one.
 pub(crate) fn object(value: &Value) -> Map<String, Value> {
     value.as_object().cloned().unwrap_or_default()

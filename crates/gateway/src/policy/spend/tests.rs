@@ -26,7 +26,8 @@ const USAGE: Usage = Usage {
     output: 5,
     reasoning: None,
     tier: crate::Tier::Standard,
-    media: false,
+    other: false,
+    told: None,
 };
 
 fn opening(caller: Caller, provider: &str, model: &str) -> Opening {

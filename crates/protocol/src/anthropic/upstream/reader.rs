@@ -1,7 +1,8 @@
 //! A provider's message as deltas.
 
 use crate::anthropic::canonical_id;
-use crate::upstream::{broken_off, count, finish, object, unreadable};
+use crate::counts;
+use crate::upstream::{broken_off, finish, object, unreadable};
 use crate::{AnswerReader, Delta, Error, ErrorKind, FinishReason, Thought, Usage};
 use serde_json::{Map, Value};
 
@@ -135,17 +136,7 @@ impl Reader {
 
     /// Usage in the canonical form, where cached tokens stand among those of the prompt.
     fn spent(&self) -> Usage {
-        let count = |path: &[&str]| count(&self.usage, path).unwrap_or(0);
-        let (cached, written) =
-            (count(&["cache_read_input_tokens"]), count(&["cache_creation_input_tokens"]));
-        Usage {
-            prompt_tokens: count(&["input_tokens"]).saturating_add(cached).saturating_add(written),
-            cached_tokens: cached,
-            cache_write_tokens: written,
-            completion_tokens: count(&["output_tokens"]),
-            reasoning_tokens: count(&["output_tokens_details", "thinking_tokens"]),
-            ..Usage::default()
-        }
+        counts::anthropic(&self.usage).into()
     }
 }
 

@@ -1,6 +1,7 @@
 //! An answer of Converse, whole or as the events of ConverseStream, as deltas.
 
-use crate::upstream::{InOrder, broken_off, count, finish, object, unreadable};
+use crate::counts;
+use crate::upstream::{InOrder, broken_off, finish, object, unreadable};
 use crate::{AnswerReader, Delta, Error, ErrorKind, FinishReason, Thought, Usage};
 use serde_json::{Map, Value};
 use std::collections::HashMap;
@@ -109,15 +110,7 @@ impl Reader {
     }
 
     fn spent(&self) -> Usage {
-        let part = |name: &str| count(&self.usage, &[name]).unwrap_or(0);
-        let (cached, written) = (part("cacheReadInputTokens"), part("cacheWriteInputTokens"));
-        Usage {
-            prompt_tokens: part("inputTokens").saturating_add(cached).saturating_add(written),
-            cached_tokens: cached,
-            cache_write_tokens: written,
-            completion_tokens: part("outputTokens"),
-            ..Usage::default()
-        }
+        counts::converse(&self.usage).into()
     }
 }
 

@@ -4,7 +4,8 @@
 //! they get one from the answer's own id. Why a candidate ended is told when the stream ends, since nothing says which
 //! chunk is the last.
 
-use crate::upstream::{broken_off, count, finish, object, unreadable};
+use crate::counts;
+use crate::upstream::{broken_off, finish, object, unreadable};
 use crate::{AnswerReader, Delta, Error, ErrorKind, FinishReason, Thought, Usage};
 use serde_json::{Map, Value};
 
@@ -139,20 +140,9 @@ impl Reader {
         self.choices[at].finish = Some(reason);
     }
 
-    /// Usage in the canonical form; `gateway::dialect` reads it in the same way for the ledger.
+    /// Usage in the canonical form.
     fn spent(&self) -> Usage {
-        let told = |name: &str| count(&self.usage, &[name]);
-        let part = |name: &str| told(name).unwrap_or(0);
-        let prompt = part("promptTokenCount").saturating_add(part("toolUsePromptTokenCount"));
-        let (candidates, thoughts) = (part("candidatesTokenCount"), part("thoughtsTokenCount"));
-        let within = told("totalTokenCount") == Some(prompt.saturating_add(candidates));
-        Usage {
-            prompt_tokens: prompt,
-            cached_tokens: part("cachedContentTokenCount"),
-            completion_tokens: if within { candidates } else { candidates.saturating_add(thoughts) },
-            reasoning_tokens: thoughts,
-            ..Usage::default()
-        }
+        counts::gemini(&self.usage).into()
     }
 }
 

@@ -1,7 +1,8 @@
 //! A provider's chat completion as deltas.
 
+use crate::counts;
 use crate::openai::thoughts;
-use crate::upstream::{InOrder, broken_off, count, finish, unreadable};
+use crate::upstream::{InOrder, broken_off, finish, unreadable};
 use crate::{AnswerReader, Delta, Error, ErrorKind, FinishReason, Logprobs, Thought, TokenLogprob, Usage};
 use serde_json::{Map, Value};
 
@@ -14,7 +15,7 @@ pub struct Reader {
     /// The completion's id, from which ids of calls are made that have none.
     id: String,
     choices: Vec<Answering>,
-    usage: Option<Map<String, Value>>,
+    usage: Usage,
     /// Whether the last delta was given.
     ended: bool,
 }
@@ -70,19 +71,12 @@ impl Reader {
                 answering.finish = Some(reason_of(reason));
                 answering.stop_text = choice["stop_reason"].as_str().map(str::to_owned);
             }
-            // Moonshot tells usage inside a choice.
-            self.tell(&choice["usage"]);
         }
-        self.tell(&body["usage"]);
-        self.tell(&body["x_groq"]["usage"]);
+        // It may come in any chunk; the last one counts.
+        if let Some(told) = counts::of_completion(body) {
+            self.usage = counts::openai(told).into();
+        }
         Ok(out)
-    }
-
-    /// Usage may come in any chunk; the last one counts.
-    fn tell(&mut self, usage: &Value) {
-        if let Some(usage) = usage.as_object() {
-            self.usage = Some(usage.clone());
-        }
     }
 
     /// The end of every choice, and the usage.
@@ -97,7 +91,7 @@ impl Reader {
             let reason = finish(said, !answering.calls.is_empty());
             out.push(Delta::Finish { choice: number, reason, stop_text: answering.stop_text.take() });
         }
-        out.push(Delta::Usage(self.usage.as_ref().map(spent).unwrap_or_default()));
+        out.push(Delta::Usage(self.usage));
         out
     }
 }
@@ -146,30 +140,6 @@ fn reason_of(reason: &str) -> FinishReason {
         "content_filter" | "safety" | "refusal" => FinishReason::ContentFilter,
         // Whatever else speakers say means that the model was done.
         _ => FinishReason::Stop,
-    }
-}
-
-/// Usage in the canonical form.
-fn spent(usage: &Map<String, Value>) -> Usage {
-    let first = |paths: &[&[&str]]| paths.iter().find_map(|path| count(usage, path)).unwrap_or(0);
-    let (prompt, answer) = (first(&[&["prompt_tokens"]]), first(&[&["completion_tokens"]]));
-    let thoughts = first(&[&["completion_tokens_details", "reasoning_tokens"]]);
-    // xAI counts thoughts beside the answer, which its sum shows.
-    let sum = u64::from(prompt) + u64::from(answer) + u64::from(thoughts);
-    let is_beside = count(usage, &["total_tokens"]).is_some_and(|total| u64::from(total) == sum);
-    let beside = if is_beside { thoughts } else { 0 };
-    Usage {
-        prompt_tokens: prompt,
-        cached_tokens: first(&[
-            &["prompt_tokens_details", "cached_tokens"],
-            &["prompt_cache_hit_tokens"],
-            &["cached_tokens"],
-        ]),
-        cache_write_tokens: first(&[&["prompt_tokens_details", "cache_write_tokens"]]),
-        completion_tokens: answer.saturating_add(beside),
-        reasoning_tokens: thoughts,
-        accepted_prediction_tokens: first(&[&["completion_tokens_details", "accepted_prediction_tokens"]]),
-        rejected_prediction_tokens: first(&[&["completion_tokens_details", "rejected_prediction_tokens"]]),
     }
 }
 
