@@ -10,7 +10,10 @@ mod bedrock;
 mod cohere;
 mod gemini;
 mod openai;
+mod thoughts;
 mod translate;
+
+pub use thoughts::without_stand_ins;
 
 use crate::scan::{Field, Scan, ScanError, scan};
 use crate::sse;

@@ -3,7 +3,7 @@
 //!
 //! The client's bytes go on as they came but for a declared list of edits: the model's name without its provider,
 //! `stream_options.include_usage` where a stream tells its usage only then (and the chunk that it adds is taken out again
-//! where the client did not ask for it), and headers (`gateway::call`). A model that an engine here has is never sent
+//! where the client did not ask for it), thoughts that were made here (`gateway::dialect`), and headers (`gateway::call`). A model that an engine here has is never sent
 //! away. Providers that speak the client's dialect are asked first. Of the others the handlers know nothing: they read
 //! the request as for a model here and ask `App::generate`, which has it translated ([`generate`]).
 
@@ -19,7 +19,7 @@ use axum::response::Response;
 use bytes::Bytes;
 use gateway::call::retry::{Policy, is_passing};
 use gateway::call::{AnswerBody, Asking, Call, KeyOf, Proxy, Target};
-use gateway::dialect::Dialect;
+use gateway::dialect::{Dialect, without_stand_ins};
 use gateway::elsewhere::longest_prompt;
 use gateway::provider::{Configured, Way};
 use gateway::scan::{Edits, Field, Pieces, Scan, scan};
@@ -33,9 +33,6 @@ use std::time::Duration;
 
 /// Tokens that are set aside for an answer whose length nobody limits.
 const UNLIMITED: u64 = 32_768;
-
-/// What a signature begins with that stands in for one: that of a thought which was made here.
-const OUR_SIGNATURE: &[u8] = b"\"bXNnX";
 
 /// What is asked of a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,11 +108,9 @@ pub(super) async fn divert(
     let Some((first, _)) = offers.first() else { return Ok(None) };
     let slug = Arc::clone(&first.slug);
     let stream = found.flag(&bytes, Field::Stream)?;
-    // Written anew a request leaves out signatures of ours, which no provider takes.
-    let ours = task == Task::Messages && bytes.windows(OUR_SIGNATURE.len()).any(|part| part == OUR_SIGNATURE);
     let (mut spoken, mut others) = (Vec::new(), false);
     for (provider, name) in offers {
-        match task.way(&provider, name, stream).filter(|_| !ours) {
+        match task.way(&provider, name, stream) {
             Some(way) => spoken.push((provider, way)),
             None => others = true,
         }
@@ -129,9 +124,18 @@ pub(super) async fn divert(
             Err(Error::new(ErrorKind::Unsupported, message).at("model"))
         };
     }
+    let proven = if task == Task::Messages { without_stand_ins(&bytes) } else { None };
+    let proven = match proven {
+        Some(bytes) => Some((scan(&bytes)?, bytes)),
+        None => None,
+    };
     let targets: Vec<_> = spoken
         .into_iter()
-        .map(|(provider, way)| target(Aim::by_name(provider, &way, task, &model), &bytes, Some(&found)))
+        .map(|(provider, way)| {
+            let proven = proven.as_ref().filter(|_| wants_proofs(&provider));
+            let (found, bytes) = proven.map_or((&found, &bytes), |(found, bytes)| (found, bytes));
+            target(Aim::by_name(provider, &way, task, &model), bytes, Some(found))
+        })
         .collect::<Result<_, _>>()?;
     let slugs: Vec<_> = targets.iter().map(|target| Arc::clone(&target.provider.slug)).collect();
     let answered = ask(app, proxy, asking, Method::POST, targets).await;
@@ -145,6 +149,12 @@ pub(super) async fn divert(
         return Ok(None);
     }
     answered.map(Some)
+}
+
+/// Whether Anthropic's own API stands behind, which wants a proof of each thought. Who speaks its dialect beside
+/// OpenAI's, as another Hearth does, takes what stands in for one.
+fn wants_proofs(provider: &Configured) -> bool {
+    provider.dialect != Dialect::OpenAi
 }
 
 /// Who may answer, each with the name by which it knows the model.
@@ -229,8 +239,11 @@ pub(super) async fn pass(State(app): State<Arc<App>>, request: Request) -> Answe
     let providers = app.providers(&asking.caller.account).await?;
     let provider = providers.as_ref().and_then(|providers| providers.get(slug));
     let provider = provider.ok_or_else(|| no_provider(slug))?;
+    let is_json = is_json(&asking.headers, body.bytes());
+    let proven = if is_json && wants_proofs(provider) { without_stand_ins(body.bytes()) } else { None };
+    let body = proven.map_or(body.clone(), |bytes| body.edited(bytes));
     let bytes = body.bytes().clone();
-    let found = if is_json(&asking.headers, &bytes) { Some(body.scan().await?) } else { None };
+    let found = if is_json { Some(body.scan().await?) } else { None };
     let model = match &found {
         Some(found) => found.string(&bytes, Field::Model).map_err(Error::from)?.map(Cow::into_owned),
         None => None,

@@ -173,8 +173,9 @@ async fn providers_that_speak_the_clients_dialect_are_asked_first_and_the_others
     assert_eq!(upstream.fake.requests.lock().unwrap().len(), 1);
 }
 
-/// A provider that answers every request with this status and a body that names it.
-async fn failing(status: u16) -> String {
+/// A provider that answers every request with this status and a body that names it, and tells the bodies it got.
+async fn refusing(status: u16) -> (String, mpsc::UnboundedReceiver<String>) {
+    let (tell, told) = mpsc::unbounded_channel();
     let provider = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = provider.local_addr().unwrap();
     tokio::spawn(async move {
@@ -190,20 +191,23 @@ async fn failing(status: u16) -> String {
                     break;
                 }
             }
-            wire.0.read_exact(&mut vec![0; length]).await.unwrap();
+            let mut asked = vec![0; length];
+            wire.0.read_exact(&mut asked).await.unwrap();
+            tell.send(String::from_utf8(asked).unwrap()).unwrap();
             let body = format!(r#"{{"error":{{"message":"the provider said {status}","code":"theirs"}}}}"#);
             let head = format!("HTTP/1.1 {status} X\r\ncontent-type: application/json\r\n");
             let rest = format!("connection: close\r\ncontent-length: {}\r\n\r\n{body}", body.len());
             wire.write(format!("{head}{rest}").as_bytes()).await;
         }
     });
-    format!("http://{address}/v1")
+    (format!("http://{address}/v1"), told)
 }
 
 /// Of two who have a model the one that speaks the client's dialect fails, and the request cannot be said to the other.
 #[tokio::test]
 async fn a_failure_of_a_provider_is_not_hidden_by_what_the_next_cannot_be_asked() {
     let upstream = Server::start().await;
+    let (failing, _told) = refusing(503).await;
     let of = |base_url: String, dialect| Wishes {
         base_url: Some(base_url),
         models: vec!["far".to_owned()],
@@ -213,7 +217,7 @@ async fn a_failure_of_a_provider_is_not_hidden_by_what_the_next_cannot_be_asked(
     let theirs = format!("http://{}/v1", upstream.address);
     let wishes = [
         ("custom-anthropic".to_owned(), of(theirs, Some(Dialect::Anthropic))),
-        ("vllm".to_owned(), of(failing(503).await, None)),
+        ("vllm".to_owned(), of(failing, None)),
     ];
     let clock = Arc::new(base::SystemClock::default());
     let proxy = Proxy::new(Providers::new(wishes.into()).unwrap(), Upstream::new().unwrap(), clock);
@@ -241,6 +245,29 @@ async fn a_failure_of_a_provider_is_not_hidden_by_what_the_next_cannot_be_asked(
     let reply = ask("/v1/chat/completions", &format!(r#"{{"model":"far",{messages}}}"#)).await;
     assert_eq!(reply.status, 404, "{reply:?}");
     assert!(reply.body.contains("custom-anthropic: "), "{reply:?}");
+}
+
+#[tokio::test]
+async fn thoughts_that_were_made_here_do_not_go_to_anthropics_api_on_either_path() {
+    let (theirs, mut told) = refusing(400).await;
+    let wishes = Wishes { base_url: Some(theirs), dialect: Some(Dialect::Anthropic), ..Wishes::default() };
+    let providers = Providers::new([("custom-anthropic".to_owned(), wishes)].into()).unwrap();
+    let clock = Arc::new(base::SystemClock::default());
+    let proxy = Proxy::new(providers, Upstream::new().unwrap(), clock);
+    let server = Server::with(Config { proxy: Some(Arc::new(proxy)), ..Config::default() }).await;
+    let body = |model: &str, thought: &str| {
+        format!(
+            r#"{{"model":"{model}", "new":1.0,"messages":[{{"role":"user","content":"q"}},{{"role":"assistant","content":[{thought}{{"type":"text","text":"a"}}]}},{{"role":"user","content":"r"}}]}}"#
+        )
+    };
+    let thought = r#"{"type":"thinking","thinking":"Hm.","signature":"bXNnXzE6MA=="},"#;
+    for (path, model) in [
+        ("/v1/default/default/custom-anthropic/v1/messages", "claude"),
+        ("/v1/messages", "custom-anthropic/claude"),
+    ] {
+        assert_eq!(server.post(path, body(model, thought)).await.status, 400, "{path}");
+        assert_eq!(told.recv().await, Some(body("claude", "")), "{path}");
+    }
 }
 
 #[tokio::test]
