@@ -71,12 +71,13 @@ impl Outcome {
         });
     }
 
-    /// An entry is closed because another for the same model answers, which is the last one then.
-    pub(crate) fn withdrawn(&self, request: &str, other: &str) {
+    /// An entry is closed because another (its id, provider and model) answers, which is the last one then.
+    pub(crate) fn withdrawn(&self, request: &str, other: (&str, &str, &str)) {
         self.note(|seen| {
             seen.open = seen.open.saturating_sub(1);
-            if let Some((last, _, _)) = seen.last.as_mut().filter(|(last, _, _)| last == request) {
-                other.clone_into(last);
+            if seen.last.as_ref().is_some_and(|(last, _, _)| last == request) {
+                let (request, provider, model) = other;
+                seen.last = Some((request.to_owned(), provider.to_owned(), model.to_owned()));
             }
         });
     }
@@ -115,13 +116,13 @@ mod tests {
     fn an_entry_that_is_withdrawn_leaves_the_others_answer_whole_and_last() {
         let outcome = Outcome::default();
         outcome.opened("winner", "p", "m");
-        outcome.opened("loser", "p", "m");
-        outcome.withdrawn("loser", "winner");
+        outcome.opened("loser", "q", "n");
+        outcome.withdrawn("loser", ("winner", "p", "m"));
         outcome.ended(End::Settled, None, Some(NanoUsd(3)));
         let seen = outcome.seen();
         assert!(seen.is_whole(0));
         assert_eq!(seen.cost, Some(NanoUsd(3)));
-        assert_eq!(seen.last.map(|last| last.0).as_deref(), Some("winner"));
+        assert_eq!(seen.last, Some(("winner".to_owned(), "p".to_owned(), "m".to_owned())));
     }
 
     #[test]

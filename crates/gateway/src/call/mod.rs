@@ -11,6 +11,7 @@ mod framing;
 mod generate;
 mod headers;
 mod hedge;
+mod ready;
 pub mod retry;
 mod stream;
 mod turn;
@@ -20,24 +21,24 @@ pub use headers::KeyOf;
 
 use crate::credential::{Credential, aws, google};
 use crate::dialect::Dialect;
-use crate::ledger::{Entry, Opening};
+use crate::ledger::Entry;
 use crate::provider::{Auth, Configured, Providers};
 use crate::scan::Pieces;
 use crate::upstream::{Sent, Upstream};
-use crate::{Caller, Gateway, byok};
+use crate::{Caller, Gateway};
 use attempt::{Begun, Failed, attempt};
 use base::{Clock, rng};
-use breaker::{Breakers, Outcome};
+use breaker::Breakers;
 use bytes::Bytes;
 use futures::StreamExt;
 use futures::stream::BoxStream;
-use hyper::http::header::AUTHORIZATION;
 use hyper::http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri};
 use protocol::{Error, ErrorKind};
+use ready::Unready;
 use retry::Policy;
-use std::borrow::Cow;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
 use std::{fmt, io};
 
 /// What is asked.
@@ -196,91 +197,53 @@ impl Proxy {
         call: &'a Call,
         reads: Option<Reads<'_>>,
     ) -> Result<Reached<'a>, Error> {
-        let (mut resting, mut keeps) = (None, None);
+        let (mut resting, mut keeps) = (None::<(&str, Duration)>, None);
         // Says more than that those behind it could not be asked.
         let mut before: Option<Reached<'a>> = None;
-        for (step, target) in call.targets.iter().enumerate() {
-            let slug = &*target.provider.slug;
-            if call.caller.zdr && !target.provider.zero_retention {
-                keeps = Some(slug);
-                continue;
-            }
-            let provider = match with_keys(ledger, call, &target.provider).await {
-                Ok(provider) => provider,
-                Err(_) if before.is_some() => continue,
-                Err(error) => return Err(error),
-            };
-            let headers = match self.headers(call, &provider).await {
-                Ok(headers) => headers,
-                Err(_) if before.is_some() || step + 1 < call.targets.len() => continue,
-                Err(error) => return Err(error),
-            };
-            // What becomes of a client's own key is nothing that others share.
-            let circuit = Some(&*provider.circuit)
-                .filter(|_| !headers::has_clients_key(&headers.0, &call.headers, &provider));
-            let admitted = self.clock.now();
-            if let Some(circuit) = circuit
-                && let Err(rest) = self.breakers.admit(circuit, &target.model, admitted)
-            {
-                resting = Some((slug, resting.map_or(rest, |(_, least)| rest.min(least))));
-                continue;
-            }
-            let give_back = || {
-                if let Some(circuit) = circuit {
-                    self.breakers.give_back(circuit, &target.model, admitted);
+        let (mut step, steps) = (0, call.targets.len());
+        while step < steps {
+            let slug = &*call.targets[step].provider.slug;
+            let ready = match self.ready(ledger, call, step).await {
+                Ok(ready) => ready,
+                Err(why) => {
+                    match why {
+                        Unready::Keeps => keeps = Some(slug),
+                        Unready::Rests(rest) => {
+                            resting = Some((slug, resting.map_or(rest, |(_, least)| rest.min(least))));
+                        }
+                        Unready::NoKey(_) if before.is_some() || step + 1 < steps => {}
+                        Unready::Other(_) if before.is_some() => {}
+                        Unready::NoKey(error) | Unready::Other(error) => return Err(error),
+                    }
+                    step += 1;
+                    continue;
                 }
             };
-            let entry = match enter(ledger, call, target).await.inspect_err(|_| give_back()) {
-                Ok(entry) => entry,
-                Err(_) if before.is_some() => continue,
-                Err(error) => return Err(error),
-            };
-            let (mut attempted, entry) =
-                self.hedged(ledger, call, target, (&provider.circuit, &headers), entry).await;
+            let hedge::Asked { mut ready, mut attempted, last: asked } =
+                self.hedged(ledger, call, ready).await;
             if let (Some(reads), Ok(begun)) = (reads, &attempted)
-                && let Err(why) = reads(target, begun)
+                && let Err(why) = reads(ready.target, begun)
             {
                 attempted = Err(Failed::broken(why));
             }
+            self.tell(&ready, &mut attempted);
+            let entry = ready.entry.take();
             let id = entry.as_ref().map(|entry| entry.request().to_owned());
-            let outcome = match &mut attempted {
-                Ok(Begun::Events(_, events)) => {
-                    if let Some(circuit) = circuit {
-                        events.tell(hedge::Told {
-                            breakers: Arc::clone(&self.breakers),
-                            clock: Arc::clone(&self.clock),
-                            circuit: circuit.to_owned(),
-                            model: target.model.clone(),
-                        });
-                    }
-                    Some(Outcome::Begun)
-                }
-                Ok(_) => Some(Outcome::Answered),
-                Err(failed) if failed.hurried => None,
-                Err(failed) if failed.is_passing() && failed.status != StatusCode::CONFLICT => {
-                    Some(Outcome::Failed)
-                }
-                Err(_) => Some(Outcome::Refused),
-            };
-            match (circuit, outcome) {
-                (Some(circuit), Some(outcome)) => {
-                    self.breakers.tell(circuit, &target.model, outcome, self.clock.now());
-                }
-                _ => give_back(),
-            }
+            let (step_of, target) = (ready.step, ready.target);
             let failed = match attempted {
-                Ok(begun) => return Ok(Reached { step, id, target, entry, outcome: Ok(begun) }),
+                Ok(begun) => return Ok(Reached { step: step_of, id, target, entry, outcome: Ok(begun) }),
                 Err(failed) => failed,
             };
             if let Some(entry) = entry {
                 entry.fail(failed.status.as_u16()).await;
             }
             let (passing, status) = (failed.is_passing(), failed.status.as_u16());
-            let reached = Reached { step, id, target, entry: None, outcome: Err(failed) };
-            if !passing || step + 1 == call.targets.len() {
+            let reached = Reached { step: step_of, id, target, entry: None, outcome: Err(failed) };
+            step = asked + 1;
+            if !passing || step == steps {
                 return Ok(reached);
             }
-            tracing::warn!(provider = slug, status, "another is asked");
+            tracing::warn!(provider = &*target.provider.slug, status, "another is asked");
             before = Some(reached);
         }
         if let Some(before) = before {
@@ -321,24 +284,6 @@ impl Proxy {
             }
         }
         Ok(all.into())
-    }
-
-    /// The headers for a provider, and the keys that sign each attempt.
-    async fn headers(&self, call: &Call, provider: &Configured) -> Result<Signed, Error> {
-        let mut client = Cow::Borrowed(&call.headers);
-        // A client's key is meant for whom it asked, and is nobody else's to see.
-        if call.targets.first().is_some_and(|first| first.provider.slug != provider.slug) {
-            let providers = call.targets.iter().map(|target| &*target.provider);
-            headers::drop_keys(client.to_mut(), providers);
-        }
-        let (mut headers, credential) = headers::to_provider(&client, provider, key_of(call))?;
-        if let Some(Credential::Google(account)) = credential.as_deref() {
-            let token = self.tokens.get(account, &self.upstream, &*self.clock).await;
-            let named =
-                |error: Error| Error { message: format!("{}: {}", provider.slug, error.message), ..error };
-            headers.insert(AUTHORIZATION, token.map_err(named)?);
-        }
-        Ok((headers, credential))
     }
 
     /// The request of an attempt.
@@ -393,52 +338,6 @@ impl Proxy {
         }
         unreachable!("a policy's attempts end")
     }
-}
-
-/// The provider with the keys that the caller's account keeps for it, where there are some.
-async fn with_keys(
-    ledger: Option<&Gateway>,
-    call: &Call,
-    provider: &Arc<Configured>,
-) -> Result<Arc<Configured>, Error> {
-    let alias = call.headers.get(byok::ALIAS).and_then(|alias| alias.to_str().ok());
-    let kept = match ledger {
-        Some(ledger) => {
-            ledger.with_kept_keys(&call.caller.account, &call.caller.gateway, provider, alias).await?
-        }
-        None => None,
-    };
-    if let Some(kept) = kept {
-        return Ok(kept);
-    }
-    let no_wholesale = call.headers.get(byok::NO_WHOLESALE).is_some_and(|value| *value == "true");
-    let bare = || provider.with_keys(Vec::new(), &call.caller.account).map(Arc::new);
-    let bare = no_wholesale.then(bare).transpose();
-    let bare = bare.map_err(|error| Error::new(ErrorKind::Internal, error.to_string()))?;
-    Ok(bare.unwrap_or_else(|| Arc::clone(provider)))
-}
-
-/// Whose key goes first: who names a key that is kept means that one.
-fn key_of(call: &Call) -> KeyOf {
-    if call.headers.contains_key(byok::ALIAS) { KeyOf::Settings } else { call.key_of }
-}
-
-/// Enters a call that may cost something.
-async fn enter(ledger: Option<&Gateway>, call: &Call, target: &Target) -> Result<Option<Entry>, Error> {
-    let counts = target.provider.asked(target.url.path()).counts;
-    let Some(ledger) = ledger.filter(|_| call.method == Method::POST && !counts) else { return Ok(None) };
-    let opening = Opening {
-        request: uuid::Uuid::now_v7().to_string(),
-        caller: call.caller.clone(),
-        provider: target.provider.slug.to_string(),
-        model: target.model.clone(),
-        price: ledger.price(&target.provider.slug, &target.model).cloned(),
-        most: target.most,
-    };
-    let mut entry = ledger.enter(opening).await?;
-    // What comes next sends it.
-    entry.asked();
-    Ok(Some(entry))
 }
 
 async fn answer(begun: Begun, entry: Option<Entry>) -> Response<AnswerBody> {

@@ -9,7 +9,7 @@
 
 use super::breaker::Outcome;
 use super::framing::{Framing, event};
-use super::hedge::Told;
+use super::ready::Told;
 use super::turn::Turn;
 use super::{Target, retry};
 use crate::dialect::{Dialect, Fault, Watcher};

@@ -372,11 +372,12 @@ impl Entry {
         self.end(State::Failed(status), seen, Some(nothing)).await;
     }
 
-    /// Another request for the same model was answered first, and this one is closed. What it costs is not known, unless
+    /// Another request for the same was answered first, and this one is closed. What it costs is not known, unless
     /// it was told.
     pub fn cancel(mut self, other: Option<&Self>) {
         if let (Some(outcome), Some(other)) = (&self.opening.caller.outcome, other) {
-            outcome.withdrawn(self.request(), other.request());
+            let (provider, model) = (&other.opening.provider, &other.opening.model);
+            outcome.withdrawn(self.request(), (other.request(), provider, model));
         }
         let seen = self.seen;
         // A total that the caller named is owed once, for the other one.

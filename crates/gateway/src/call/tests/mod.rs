@@ -460,6 +460,47 @@ async fn of_a_hedged_call_one_answers_and_the_other_is_closed_and_says_so() {
     assert_eq!((line.requests, line.input, line.unpriced), (2, 10, 2));
 }
 
+/// The second request goes to the next provider, and the ledger has one answer and one that was closed.
+#[tokio::test]
+async fn a_slow_call_is_hedged_at_the_next_provider_of_its_model() {
+    let closed = Arc::new(Notify::new());
+    let world =
+        world(vec![vec![vec![Step::Hang(Arc::clone(&closed))]], vec![json(WHOLE)], vec![json(WHOLE)]]).await;
+    let hedge = Some(retry::Hedge::After(Duration::from_millis(1)));
+    let policy = Policy { hedge, ..world.call().policy };
+    let outcome = crate::Outcome::default();
+    let caller = Caller { outcome: Some(outcome.clone()), ..Caller::default() };
+    let response = world.make(Call { policy, caller, ..world.call() }).await.unwrap();
+    assert_eq!(response.headers()["cf-aig-step"], "1");
+    closed.notified().await;
+    assert_eq!(world.fakes.iter().map(Fake::count).collect::<Vec<_>>(), [1, 1, 0]);
+    let seen = outcome.seen();
+    assert!(seen.is_whole(0), "{seen:?}");
+    assert_eq!(seen.last.map(|(_, provider, _)| provider).as_deref(), Some("custom-1"));
+    assert_eq!(world.ends().await, [1, 0, 1, 0]);
+    let line = world.line().await;
+    assert_eq!((line.input, line.output), (10, 5), "one answer is charged");
+}
+
+#[tokio::test]
+async fn where_both_of_a_hedged_call_fail_the_provider_behind_them_is_asked() {
+    let go = Arc::new(Notify::new());
+    let slow = vec![Step::Wait(Arc::clone(&go)), Step::Reset];
+    let failing = vec![Step::Say(answer(503, &[], b"no"))];
+    let world = world(vec![vec![slow], vec![failing], vec![json(WHOLE)]]).await;
+    let hedge = Some(retry::Hedge::After(Duration::from_millis(1)));
+    let policy = Policy { hedge, attempts: 1, ..world.call().policy };
+    let came = Arc::clone(&world.fakes[1].came);
+    let call = world.make(Call { policy, ..world.call() });
+    let (response, ()) = tokio::join!(call, async {
+        came.notified().await;
+        go.notify_one();
+    });
+    assert_eq!(response.unwrap().headers()["cf-aig-step"], "2");
+    assert_eq!(world.fakes.iter().map(Fake::count).collect::<Vec<_>>(), [1, 1, 1]);
+    assert_eq!(world.ends().await, [1, 2, 0, 0]);
+}
+
 #[tokio::test]
 async fn a_call_that_is_quick_is_not_hedged() {
     let world = world(vec![vec![json(WHOLE)]]).await;
