@@ -123,7 +123,7 @@ impl Gateway {
     pub(crate) async fn write<T: Send + 'static>(
         &self,
         what: &str,
-        work: impl FnOnce(&Work<'_>) -> Result<T, store::Error> + Send + 'static,
+        work: impl Fn(&Work<'_>) -> Result<T, store::Error> + Send + 'static,
     ) -> Result<T, Error> {
         let done = self.store().write(work).await.map_err(|error| unavailable(what, &error))?;
         self.forget().await;

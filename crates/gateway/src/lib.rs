@@ -49,8 +49,10 @@ use std::sync::{Arc, OnceLock};
 use store::{Part, Store};
 
 /// Accounts, keys, gateways and the ledger.
-const TABLES: Part =
-    Part { name: "gateway", steps: &[include_str!("tables_1.sql"), include_str!("tables_2.sql")] };
+const TABLES: Part = Part {
+    name: "gateway",
+    steps: &[include_str!("tables_1.sql"), include_str!("tables_2.sql"), include_str!("tables_3.sql")],
+};
 
 /// The tables.
 pub const PARTS: [Part; 6] =

@@ -143,13 +143,13 @@ impl Store {
     }
 
     /// Does something in a transaction, alone; gives its result after it was committed. An error undoes all of it,
-    /// and nothing of others.
+    /// and nothing of others. It may be run again, after all that it did was undone, when another of its group failed.
     ///
     /// # Errors
     /// What `work` gives back, or why it could not be done.
     pub async fn write<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&Work<'_>) -> Result<T, Error> + Send + 'static,
+        work: impl Fn(&Work<'_>) -> Result<T, Error> + Send + 'static,
     ) -> Result<T, Error> {
         let (answer, answered) = oneshot::channel();
         let job: Box<dyn Job> = Box::new(Asked::new(work, answer));

@@ -131,37 +131,77 @@ impl Connection {
     }
 
     /// Does a group in one transaction; gives what became of those jobs that it came to.
+    ///
+    /// Savepoints cost as much as a small job, so the first attempt is without: it is undone as a whole, and each job gets
+    /// one, only if a job fails that had changed something.
     fn commit(
         &mut self,
         group: &mut [Box<dyn Job>],
         outcomes: &mut Vec<Result<(), Error>>,
     ) -> Result<(), Error> {
-        self.statement("BEGIN IMMEDIATE")?;
-        let committed = self.run(group, outcomes).and_then(|()| self.statement("COMMIT"));
-        // Some faults, such as a full disk, undo the whole transaction at once.
-        if committed.is_err() && !self.0.is_autocommit() {
-            self.statement("ROLLBACK")?;
+        for attempt in [Self::together, Self::apart] {
+            self.statement("BEGIN IMMEDIATE")?;
+            outcomes.clear();
+            let done = attempt(self, group, outcomes);
+            let committed = match &done {
+                Ok(true) => self.statement("COMMIT"),
+                Ok(false) | Err(_) => Ok(()),
+            };
+            // Some faults, such as a full disk, undo the whole transaction at once.
+            if !self.0.is_autocommit() {
+                self.statement("ROLLBACK")?;
+            }
+            if done? {
+                return committed;
+            }
         }
-        committed
+        Ok(())
+    }
+
+    /// Runs jobs within a transaction; `false` if one failed that has to be undone.
+    fn together(
+        &self,
+        group: &mut [Box<dyn Job>],
+        outcomes: &mut Vec<Result<(), Error>>,
+    ) -> Result<bool, Error> {
+        for job in group {
+            let before = self.0.total_changes();
+            let done = self.job(job.as_mut())?;
+            if done.is_err() && self.0.total_changes() != before {
+                return Ok(false);
+            }
+            outcomes.push(done);
+        }
+        Ok(true)
     }
 
     /// Runs jobs within a transaction; one that fails is undone alone.
-    fn run(&self, group: &mut [Box<dyn Job>], outcomes: &mut Vec<Result<(), Error>>) -> Result<(), Error> {
+    fn apart(
+        &self,
+        group: &mut [Box<dyn Job>],
+        outcomes: &mut Vec<Result<(), Error>>,
+    ) -> Result<bool, Error> {
         for job in group {
             self.statement("SAVEPOINT job")?;
-            let done = catch_unwind(AssertUnwindSafe(|| job.run(&self.0)));
-            // The panic hook has logged the cause.
-            let done = done.unwrap_or(Err(Error::Closed));
-            if self.0.is_autocommit() {
-                return Err(done.err().unwrap_or(Error::Closed));
-            }
+            let done = self.job(job.as_mut())?;
             if done.is_err() {
                 self.statement("ROLLBACK TO job")?;
             }
             self.statement("RELEASE job")?;
             outcomes.push(done);
         }
-        Ok(())
+        Ok(true)
+    }
+
+    /// What became of a job; an error if its transaction is gone.
+    fn job(&self, job: &mut dyn Job) -> Result<Result<(), Error>, Error> {
+        let done = catch_unwind(AssertUnwindSafe(|| job.run(&self.0)));
+        // The panic hook has logged the cause.
+        let done = done.unwrap_or(Err(Error::Closed));
+        if self.0.is_autocommit() {
+            return Err(done.err().unwrap_or(Error::Closed));
+        }
+        Ok(done)
     }
 
     /// A statement without parameters and rows, prepared once.

@@ -118,31 +118,18 @@ impl Opened {
         }
     }
 
+    /// What has no room is found out before anything was changed, mostly: undoing that costs nothing.
     fn write(&self, work: &Work<'_>) -> Result<(), store::Error> {
+        for (number, Reserved { hold, amount }) in self.reserved.iter().enumerate() {
+            if !hold.reserve(work, *amount)? {
+                return Err(store::Error::Undone(format!("{NO_ROOM}{number}")));
+            }
+        }
         let sql = "INSERT INTO gateway_ledger
             (request, process, account, gateway, key_id, provider, model, state, created, reserved, custom)
             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, 'open', ?8, ?9, ?10) ON CONFLICT (request) DO NOTHING";
         if work.execute(sql, &self.values)? == 0 {
             return Err(store::Error::Undone(AGAIN.to_owned()));
-        }
-        for (number, Reserved { hold, amount }) in self.reserved.iter().enumerate() {
-            let Hold { name, start, since, ends, limit, .. } = hold;
-            let name = || Value::from(name.as_str());
-            let sql = "INSERT INTO gateway_spend (key_id, start, spent, ends) VALUES (?1, ?2, 0, ?3)
-                ON CONFLICT (key_id, start) DO NOTHING";
-            let new = work.execute(sql, &[name(), (*start).into(), (*ends).into()])? > 0;
-            let sql = "UPDATE gateway_spend SET spent = spent + ?3 WHERE key_id = ?1 AND start = ?2
-                AND (SELECT CAST(coalesce(sum(parts.spent), 0) AS BIGINT) FROM gateway_spend AS parts
-                    WHERE parts.key_id = ?1 AND parts.start >= ?5) + ?3 <= ?4";
-            let place = [name(), (*start).into(), (*amount).into(), (*limit).into(), (*since).into()];
-            if work.execute(sql, &place)? == 0 {
-                return Err(store::Error::Undone(format!("{NO_ROOM}{number}")));
-            }
-            // Of a window that goes on, nobody asks for what has left it.
-            if new && since < start {
-                let sql = "DELETE FROM gateway_spend WHERE key_id = ?1 AND start < ?2";
-                work.execute(sql, &[name(), (*since).into()])?;
-            }
         }
         for (name, value) in &self.metadata {
             work.execute(

@@ -334,7 +334,7 @@ async fn a_key_with_a_budget_cannot_name_its_own_costs() {
 async fn a_store_that_is_held_up_holds_no_answer_of_an_open_server_and_loses_no_entry() {
     let (folder, gateway) = started(&Hand::new()).await;
     let other = Store::open(folder.path(), &PARTS).unwrap();
-    let (held, holding) = tokio::sync::oneshot::channel();
+    let (held, mut holding) = tokio::sync::mpsc::unbounded_channel();
     let (go, wait) = mpsc::channel::<()>();
     let holder = tokio::spawn(async move {
         other
@@ -346,7 +346,7 @@ async fn a_store_that_is_held_up_holds_no_answer_of_an_open_server_and_loses_no_
             })
             .await
     });
-    holding.await.unwrap();
+    holding.recv().await.unwrap();
     let entry = gateway.enter(opening("a")).await.unwrap();
     let cost = entry.settle(Some(USAGE)).await;
     assert!(cost.is_some());

@@ -118,6 +118,11 @@ pub(super) struct Keep {
 }
 
 impl Pending {
+    /// Bytes of its payloads.
+    pub(super) fn size(&self) -> usize {
+        [&self.request, &self.response].into_iter().flatten().map(|payload| payload.bytes.len()).sum()
+    }
+
     /// Lets the payloads go; gives how many there were.
     pub(super) fn strip(&mut self) -> u64 {
         u64::from(self.request.take().is_some()) + u64::from(self.response.take().is_some())

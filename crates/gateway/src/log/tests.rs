@@ -527,8 +527,8 @@ async fn a_store_that_is_full_costs_payloads_and_has_all_records_and_entries_whe
     let fill = async || {
         let sql =
             "INSERT INTO gateway_log_payloads (log, side, form, body, cut) VALUES ('x', 'x', 'x', ?1, 0)";
-        let body = store::Value::from("x".repeat(1 << 20));
-        fixture.store.write(move |work| work.execute(sql, &[body])).await
+        let body = [store::Value::from("x".repeat(1 << 20))];
+        fixture.store.write(move |work| work.execute(sql, &body)).await
     };
     // No fewer than there are.
     pages("1").await;

@@ -10,14 +10,20 @@ use super::record::{COLUMNS, Head, Keep, Pending, clean};
 use super::{Dropped, Strategy, redact};
 use base::Clock;
 use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use store::{Store, Value, Work};
 use tokio::sync::mpsc;
 
 /// Records of one batch.
 const BATCH: usize = 64;
+
+/// How long the writer lets records gather: a transaction for each would cost several times as much as the record.
+const GATHER: Duration = Duration::from_millis(25);
+
+/// Bytes of payloads that are prepared where they are; more would hold up answers meanwhile.
+const INLINE: usize = 64 << 10;
 
 /// Bytes of payloads in one transaction.
 const WRITE: usize = 1 << 20;
@@ -48,12 +54,17 @@ pub(super) struct Writer {
     counts: HashMap<Place, Count>,
 }
 
-/// A batch, ready to be written.
+/// A batch, ready to be written: values of rows, one after the other.
 struct Rows {
-    records: Vec<Vec<Value>>,
-    metadata: Vec<[Value; 3]>,
+    records: Vec<Value>,
+    metadata: Vec<Value>,
     payloads: Vec<[Value; 5]>,
 }
+
+static RECORDS: Insert = Insert::new("gateway_logs", &COLUMNS, "id");
+static METADATA: Insert = Insert::new("gateway_log_metadata", &["log", "name", "value"], "log, name");
+static PAYLOADS: Insert =
+    Insert::new("gateway_log_payloads", &["log", "side", "form", "body", "cut"], "log, side");
 
 impl Writer {
     pub(super) fn new(store: Store, clock: Arc<dyn Clock>, dropped: Arc<Dropped>) -> Self {
@@ -62,11 +73,22 @@ impl Writer {
 
     /// Writes until there is nothing more to come.
     pub(super) async fn run(mut self, mut queue: mpsc::Receiver<Pending>) {
-        let mut batch = Vec::with_capacity(BATCH);
-        while queue.recv_many(&mut batch, BATCH).await > 0 {
-            let count = batch.len() as u64;
-            self.write(std::mem::take(&mut batch)).await;
-            self.dropped.waiting.fetch_sub(count, Ordering::Relaxed);
+        while let Some(first) = queue.recv().await {
+            let mut batch = vec![first];
+            tokio::time::sleep(GATHER).await;
+            loop {
+                while batch.len() < BATCH
+                    && let Ok(next) = queue.try_recv()
+                {
+                    batch.push(next);
+                }
+                if batch.is_empty() {
+                    break;
+                }
+                let count = batch.len() as u64;
+                self.write(std::mem::take(&mut batch)).await;
+                self.dropped.waiting.fetch_sub(count, Ordering::Relaxed);
+            }
         }
     }
 
@@ -76,10 +98,16 @@ impl Writer {
             return;
         }
         let count = batch.len() as u64;
-        let prepared = tokio::task::spawn_blocking(move || Rows::of(batch));
-        let Ok(rows) = prepared.await else {
-            self.dropped.records.fetch_add(count, Ordering::Relaxed);
-            return;
+        let size = batch.iter().map(Pending::size).sum::<usize>();
+        let rows = if size <= INLINE {
+            Rows::of(batch)
+        } else {
+            let prepared = tokio::task::spawn_blocking(move || Rows::of(batch));
+            let Ok(rows) = prepared.await else {
+                self.dropped.records.fetch_add(count, Ordering::Relaxed);
+                return;
+            };
+            rows
         };
         if !self.insert(rows, count).await {
             self.dropped.records.fetch_add(count, Ordering::Relaxed);
@@ -192,12 +220,8 @@ impl Writer {
             }
             let (rows, count) = (std::mem::take(&mut group), held);
             let lost = rows.len() as u64;
-            let sql =
-                "INSERT INTO gateway_log_payloads (log, side, form, body, cut) VALUES (?1, ?2, ?3, ?4, ?5)
-                ON CONFLICT (log, side) DO NOTHING";
-            let written = self
-                .store
-                .write(move |work| rows.iter().try_for_each(|row| work.execute(sql, row).map(|_| ())));
+            let rows = rows.concat();
+            let written = self.store.write(move |work| PAYLOADS.rows(work, &rows));
             if let Err(error) = written.await {
                 tracing::warn!(%error, bytes = count, "payloads of logs were dropped");
                 self.dropped.payloads.fetch_add(lost, Ordering::Relaxed);
@@ -233,41 +257,62 @@ impl Rows {
                 ]);
             }
             for (name, value) in &record.metadata {
-                rows.metadata.push([
+                rows.metadata.extend([
                     log.as_str().into(),
                     clean(name).into(),
                     clean(&value.to_string()).into(),
                 ]);
             }
-            rows.records.push(record.values().into());
+            rows.records.extend(record.values());
         }
         rows
     }
 
     fn write(&self, work: &Work<'_>) -> Result<(), store::Error> {
-        let sql = insert("gateway_logs", &COLUMNS, "id", self.records.len());
-        work.execute(&sql, &self.records.concat())?;
-        if !self.metadata.is_empty() {
-            let columns = ["log", "name", "value"];
-            let sql = insert("gateway_log_metadata", &columns, "log, name", self.metadata.len());
-            work.execute(&sql, &self.metadata.concat())?;
-        }
-        Ok(())
+        RECORDS.rows(work, &self.records)?;
+        METADATA.rows(work, &self.metadata)
     }
 }
 
-/// A statement that inserts so many rows, but for those that are there.
-fn insert(table: &str, columns: &[&str], key: &str, rows: usize) -> String {
-    let mut sql = format!("INSERT INTO {table} ({}) VALUES ", columns.join(", "));
-    for row in 0..rows {
-        sql += if row == 0 { "(" } else { ", (" };
-        for column in 0..columns.len() {
-            let place = row * columns.len() + column + 1;
-            sql += &format!("{}?{place}", if column == 0 { "" } else { ", " });
-        }
-        sql += ")";
+/// Statements that insert rows, but for those that are there: one for each power of two, so that connections prepare
+/// each only once.
+struct Insert {
+    table: &'static str,
+    columns: &'static [&'static str],
+    key: &'static str,
+    statements: [OnceLock<String>; BATCH.ilog2() as usize + 1],
+}
+
+impl Insert {
+    const fn new(table: &'static str, columns: &'static [&'static str], key: &'static str) -> Self {
+        Self { table, columns, key, statements: [const { OnceLock::new() }; BATCH.ilog2() as usize + 1] }
     }
-    sql + &format!(" ON CONFLICT ({key}) DO NOTHING")
+
+    /// Inserts rows, whose values stand one after the other.
+    fn rows(&self, work: &Work<'_>, mut values: &[Value]) -> Result<(), store::Error> {
+        while !values.is_empty() {
+            let rows = (values.len() / self.columns.len()).min(BATCH);
+            let power = rows.ilog2();
+            let (now, later) = values.split_at((1 << power) * self.columns.len());
+            work.execute(self.statements[power as usize].get_or_init(|| self.statement(1 << power)), now)?;
+            values = later;
+        }
+        Ok(())
+    }
+
+    fn statement(&self, rows: usize) -> String {
+        let Self { table, columns, key, .. } = self;
+        let mut sql = format!("INSERT INTO {table} ({}) VALUES ", columns.join(", "));
+        for row in 0..rows {
+            sql += if row == 0 { "(" } else { ", (" };
+            for column in 0..columns.len() {
+                let place = row * columns.len() + column + 1;
+                sql += &format!("{}?{place}", if column == 0 { "" } else { ", " });
+            }
+            sql += ")";
+        }
+        sql + &format!(" ON CONFLICT ({key}) DO NOTHING")
+    }
 }
 
 /// A payload as it is stored, and in which form.
@@ -303,6 +348,41 @@ fn base64(bytes: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rows_are_inserted_by_statements_of_powers_of_two() {
+        let insert = Insert::new("birds", &["name", "size"], "name");
+        assert_eq!(
+            insert.statement(1),
+            "INSERT INTO birds (name, size) VALUES (?1, ?2) ON CONFLICT (name) DO NOTHING"
+        );
+        assert_eq!(
+            insert.statement(2),
+            "INSERT INTO birds (name, size) VALUES (?1, ?2), (?3, ?4) ON CONFLICT (name) DO NOTHING"
+        );
+        let folder = tempfile::tempdir().unwrap();
+        let tables = store::Part {
+            name: "birds",
+            steps: &["CREATE TABLE birds (name TEXT PRIMARY KEY, size INTEGER)"],
+        };
+        let store = Store::open(folder.path(), &[tables]).unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        for count in [0, 1, 3, 63, 64, 65, 200] {
+            let values: Vec<Value> = (0..count)
+                .flat_map(|number| [format!("bird {number}").into(), Value::from(number)])
+                .collect();
+            let found = runtime.block_on(async {
+                store
+                    .write(move |work| Insert::new("birds", &["name", "size"], "name").rows(work, &values))
+                    .await
+                    .unwrap();
+                store.read(|work| work.query("SELECT count(*), sum(size) FROM birds", &[])).await.unwrap()
+            });
+            // Those that were there stay, once.
+            assert_eq!(found[0].integer(0).unwrap(), count);
+            assert_eq!(found[0].optional_integer(1).unwrap().unwrap_or(0), count * (count - 1) / 2);
+        }
+    }
 
     #[test]
     fn base64_is_that_of_the_standard() {

@@ -256,7 +256,8 @@ impl Gateway {
                 let sql = "INSERT INTO policy_spending_limits (account, amount, duration, technique)
                     VALUES (?1, ?2, ?3, ?4)";
                 let duration = limit.duration.name();
-                let values = [account.into(), limit.amount.0.into(), duration.into(), technique.into()];
+                let values =
+                    [account.as_str().into(), limit.amount.0.into(), duration.into(), technique.into()];
                 work.execute(sql, &values)?;
             }
             changed(work)

@@ -14,6 +14,7 @@ use crate::{Caller, Gateway, unavailable};
 use base::NanoUsd;
 use protocol::{Error, ErrorKind};
 use std::time::Duration;
+use store::{Value, Work};
 
 /// Money that is set aside before a request runs.
 #[derive(Clone, Debug)]
@@ -56,6 +57,39 @@ impl Hold {
 
     fn for_ever(name: String, limit: NanoUsd, whose: &'static str, refusal: Error) -> Self {
         Self { name, start: 0, since: 0, ends: None, limit: limit.0, refusal, whose }
+    }
+
+    /// Sets an amount aside; `false` where there is no room for it.
+    pub(crate) fn reserve(&self, work: &Work<'_>, amount: i64) -> Result<bool, store::Error> {
+        if self.add(work, amount)? {
+            return Ok(true);
+        }
+        let name = || Value::from(self.name.as_str());
+        let sql = "INSERT INTO gateway_spend (key_id, start, spent, ends) VALUES (?1, ?2, 0, ?3)
+            ON CONFLICT (key_id, start) DO NOTHING";
+        if work.execute(sql, &[name(), self.start.into(), self.ends.into()])? == 0 {
+            return Ok(false);
+        }
+        // Of a window that goes on, nobody asks for what has left it.
+        if self.since < self.start {
+            let sql = "DELETE FROM gateway_spend WHERE key_id = ?1 AND start < ?2";
+            work.execute(sql, &[name(), self.since.into()])?;
+        }
+        self.add(work, amount)
+    }
+
+    /// Adds to this part of the window where all its parts have room, and this one is there.
+    fn add(&self, work: &Work<'_>, amount: i64) -> Result<bool, store::Error> {
+        let mut values = vec![self.name.as_str().into(), self.start.into(), amount.into(), self.limit.into()];
+        let sql = if self.since == self.start {
+            "UPDATE gateway_spend SET spent = spent + ?3 WHERE key_id = ?1 AND start = ?2 AND spent + ?3 <= ?4"
+        } else {
+            values.push(self.since.into());
+            "UPDATE gateway_spend SET spent = spent + ?3 WHERE key_id = ?1 AND start = ?2
+                AND (SELECT CAST(coalesce(sum(parts.spent), 0) AS BIGINT) FROM gateway_spend AS parts
+                    WHERE parts.key_id = ?1 AND parts.start >= ?5) + ?3 <= ?4"
+        };
+        Ok(work.execute(sql, &values)? > 0)
     }
 }
 

@@ -75,6 +75,7 @@ macro_rules! on_both {
 
 on_both! {
     what_was_answered_is_there_after_the_store_was_opened_again
+    whatever_of_a_group_fails_after_or_before_it_changed_something_each_write_is_there_once
     a_write_that_fails_or_panics_undoes_itself_and_nothing_else
     a_statement_that_failed_fails_its_work_even_if_that_goes_on
     of_many_writes_at_once_exactly_those_that_succeeded_are_there
@@ -91,9 +92,9 @@ on_both! {
     stores_that_start_together_do_each_step_once
 }
 
-fn note(text: &str) -> impl FnOnce(&Work<'_>) -> Result<u64, Error> + Send + use<> {
+fn note(text: &str) -> impl Fn(&Work<'_>) -> Result<u64, Error> + Send + use<> {
     let text = text.to_owned();
-    move |work| work.execute("INSERT INTO notes VALUES (?1)", &[text.into()])
+    move |work| work.execute("INSERT INTO notes VALUES (?1)", &[text.as_str().into()])
 }
 
 async fn notes(store: &Store) -> Vec<String> {
@@ -132,6 +133,44 @@ async fn a_write_that_fails_or_panics_undoes_itself_and_nothing_else(place: Plac
     assert!(matches!(undone, Err(Error::Undone(why)) if why == "told to"));
     assert!(matches!(panics, Err(Error::Closed)));
     assert_eq!(notes(&store).await, ["a", "b"]);
+}
+
+async fn whatever_of_a_group_fails_after_or_before_it_changed_something_each_write_is_there_once(
+    place: Place,
+) {
+    let store = place.open();
+    for round in 0..20 {
+        let writes = (0..30).map(|number| {
+            let (store, text) = (store.clone(), format!("{round:02} {number:02}"));
+            async move {
+                let write = store.write(move |work| {
+                    // A third fails having done something, another one having done nothing.
+                    if number % 3 == 1 {
+                        return Err(Error::Undone("at once".to_owned()));
+                    }
+                    note(&text)(work)?;
+                    if number % 3 == 2 && round % 2 == 0 {
+                        return Err(Error::Undone("half way".to_owned()));
+                    }
+                    work.query("SELECT count(*) FROM notes", &[])?[0].integer(0)
+                });
+                (number, write.await)
+            }
+        });
+        let before = notes(&store).await.len();
+        let writes: tokio::task::JoinSet<_> = writes.collect();
+        let mut counts = Vec::new();
+        for (number, written) in writes.join_all().await {
+            let fails = number % 3 == 1 || (number % 3 == 2 && round % 2 == 0);
+            assert_eq!(written.is_err(), fails, "{round} {number}");
+            counts.extend(written.ok());
+        }
+        // Each saw exactly those that came before it.
+        counts.sort_unstable();
+        let expected: Vec<i64> = (1..=counts.len()).map(|more| (before + more) as i64).collect();
+        assert_eq!(counts, expected);
+        assert_eq!(notes(&store).await.len(), before + counts.len());
+    }
 }
 
 async fn a_statement_that_failed_fails_its_work_even_if_that_goes_on(place: Place) {

@@ -99,7 +99,7 @@ async fn a_hit_does_not_wait_for_the_writer() {
     let (here, there) = (gateway(folder.path(), &clock).await, gateway(folder.path(), &clock).await);
     here.keep_answer(id("a", "x"), answer("one"), 60);
     written(&here).await;
-    let (held, holding) = tokio::sync::oneshot::channel();
+    let (held, mut holding) = tokio::sync::mpsc::unbounded_channel();
     let (go, wait) = std::sync::mpsc::channel::<()>();
     let writer = tokio::spawn(async move {
         let work = move |work: &Work<'_>| {
@@ -110,7 +110,7 @@ async fn a_hit_does_not_wait_for_the_writer() {
         };
         here.store().write(work).await
     });
-    holding.await.unwrap();
+    holding.recv().await.unwrap();
     assert!(there.answer(&id("a", "x")).await.is_some());
     go.send(()).unwrap();
     writer.await.unwrap().unwrap();
