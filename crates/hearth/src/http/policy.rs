@@ -77,7 +77,8 @@ async fn pass(app: &Arc<App>, route: Option<&str>, request: Request, next: Next)
             Named::InBody => routed::in_body(body).await,
         };
         if let Some(asked) = asked {
-            return routed::answer(app, asked, request, body.clone()).await;
+            // Rare and large: beside it a future that every request moves would be, too.
+            return Box::pin(routed::answer(app, asked, request, body.clone())).await;
         }
     }
     let followed = logged::begin(app, route, &mut request).await;
@@ -126,7 +127,7 @@ async fn steps(
         request.extensions_mut().insert(body.clone());
     }
     let guard = match rails {
-        Some(rails) => Some(guard::Guard::before(app, rails, &caller, &body).await?),
+        Some(rails) => Some(Box::pin(guard::Guard::before(app, rails, &caller, &body)).await?),
         None => None,
     };
     let place = match wish {
@@ -142,7 +143,7 @@ async fn steps(
     let mut response = handled(request, next).await;
     let failed = outcome.seen().failed;
     if let Some(guard) = guard {
-        response = guard.after(app, response).await?;
+        response = Box::pin(guard.after(app, response)).await?;
     }
     if nothing_kept {
         response.extensions_mut().insert(KeptByNobody);

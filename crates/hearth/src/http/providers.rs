@@ -188,7 +188,7 @@ pub(super) async fn generate(
         request,
         unlimited: UNLIMITED,
     };
-    let generated = proxy(app)?.generate(app.gateway.as_ref(), asked).await?;
+    let generated = Box::pin(proxy(app)?.generate(app.gateway.as_ref(), asked)).await?;
     asking.trail.answered(generated.step, generated.entry);
     Ok(generated.deltas)
 }
@@ -472,7 +472,8 @@ async fn ask(
     targets: Vec<Target>,
 ) -> Result<Response, Error> {
     let call = call(app, asking, method, targets).await?;
-    let (head, body) = proxy.call(app.gateway.as_ref(), call).await?.into_parts();
+    // A large future, which would be a part of every handler's.
+    let (head, body) = Box::pin(proxy.call(app.gateway.as_ref(), call)).await?.into_parts();
     let body = match body {
         AnswerBody::Whole(body) => Sent::from(body),
         AnswerBody::Stream(pieces) => Sent::from_stream(pieces),
