@@ -86,12 +86,19 @@ async fn a_server_that_restarted_is_connected_to_again() {
 async fn of_a_group_whose_connection_is_lost_what_ran_fails_and_the_rest_is_done() {
     let Some(server) = Server::shared("of_a_group_whose_connection_is_lost") else { return };
     let store = Store::connect(&address(&server), &[NOTES]).unwrap();
-    // The first holds the writer until the others have gathered.
+    // The first is alone in its group, and holds the writer until the others have gathered.
     let (go, gone) = sync_channel::<()>(1);
-    let first = store.write(move |work| {
-        gone.recv().unwrap();
-        note("first")(work)
+    let (begun, mut begins) = tokio::sync::mpsc::unbounded_channel();
+    let holder = store.clone();
+    let first = tokio::spawn(async move {
+        let write = holder.write(move |work| {
+            begun.send(()).unwrap();
+            gone.recv().unwrap();
+            note("first")(work)
+        });
+        write.await
     });
+    begins.recv().await.unwrap();
     let cuts = Arc::clone(&server);
     let cut = store.write(move |work| {
         note("cut")(work)?;
@@ -103,7 +110,7 @@ async fn of_a_group_whose_connection_is_lost_what_ran_fails_and_the_rest_is_done
         tokio::join!(first, store.write(note("ran")), cut, store.write(note("waited")), async {
             go.send(()).unwrap()
         });
-    assert!(first.is_ok() && waited.is_ok());
+    assert!(first.unwrap().is_ok() && waited.is_ok());
     assert!(matches!((ran, cut), (Err(Error::Busy), Err(Error::Busy))));
     assert_eq!(notes(&store).await, ["first", "waited"]);
 }
