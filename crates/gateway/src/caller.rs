@@ -44,6 +44,8 @@ pub struct Caller {
     /// Whether nobody may keep anything of the request: no cache, no log of what is said, and only providers that keep
     /// nothing.
     pub zdr: bool,
+    /// Whether keys of providers that the server has are not for this request (`byok_only`).
+    pub own_keys_only: bool,
     /// Where the ledger tells what becomes of the request, for those around its handler.
     pub outcome: Option<Outcome>,
     /// The number of the first provider that is asked, where others were asked for the same request before.
@@ -78,6 +80,7 @@ impl Default for Caller {
             custom_cost: None,
             trace: None,
             zdr: false,
+            own_keys_only: false,
             outcome: None,
             step: 0,
         }

@@ -36,7 +36,7 @@ pub use caller::{Caller, DEFAULT, KeyId, Metadata};
 pub use key::{Budget, Key, Limits, NewKey, Scopes, Secret};
 pub use outcome::{Outcome, Seen};
 pub use settings::{
-    Action, Backoff, Cache, Guardrails, Hazards, Logs, Match, Named, Retry, Settings, SpendRule,
+    Action, Backoff, Cache, Check, Dlp, Guardrails, Hazards, Logs, Match, Named, Retry, Settings, SpendRule,
 };
 pub use usage::{Tier, Usage};
 

@@ -57,6 +57,10 @@ pub enum ErrorKind {
     PromptBlocked,
     /// A guardrail does not let the answer through.
     AnswerBlocked,
+    /// What is asked holds data that may not leave (data loss prevention).
+    PromptWithheld,
+    /// The answer holds data that may not leave.
+    AnswerWithheld,
     /// The engine failed; the same request may be tried again.
     Unavailable,
     /// The provider could not be reached, broke off, or sent no answer.
@@ -77,7 +81,9 @@ impl ErrorKind {
             | Self::ContextLength
             | Self::Unsupported
             | Self::PromptBlocked
-            | Self::AnswerBlocked => 400,
+            | Self::AnswerBlocked
+            | Self::PromptWithheld
+            | Self::AnswerWithheld => 400,
             Self::Unauthorized => 401,
             Self::Unpaid => 402,
             Self::Forbidden => 403,

@@ -2,7 +2,8 @@
 //!
 //! A request uses those of the alias that `cf-aig-byok-alias` names, else those that are marked as default, else those
 //! of the alias `default`; several are used in turn by their weights. They go before keys of the settings. A secret is
-//! opened when it is first used after a change, and shown never. Not here: which key goes first, the client's or this
+//! opened when it is first used after a change, and shown never. One may have a limit of requests, over which the next key
+//! in turn stands in. Not here: which key goes first, the client's or this
 //! one (`call`).
 
 #[cfg(test)]
@@ -10,9 +11,10 @@ mod tests;
 
 use crate::account::{check_id, number};
 use crate::directory::changed;
-use crate::provider::{Configured, PROVIDERS, ProviderKey};
+use crate::policy::{Rule, Technique};
+use crate::provider::{Configured, PROVIDERS, ProviderKey, Quota};
 use crate::secret::{Keyring, ProviderSecret, SecretError};
-use crate::{DEFAULT, Gateway};
+use crate::{DEFAULT, Gateway, custom};
 use protocol::{Error, ErrorKind};
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -20,7 +22,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use store::{Part, Row, Value};
 
 /// The tables.
-pub const TABLES: Part = Part { name: "provider keys", steps: &[include_str!("tables_1.sql")] };
+pub const TABLES: Part =
+    Part { name: "provider keys", steps: &[include_str!("tables_1.sql"), include_str!("tables_2.sql")] };
 
 /// Names the alias whose keys are used.
 pub(crate) const ALIAS: &str = "cf-aig-byok-alias";
@@ -33,6 +36,9 @@ const SECRET_MAX: usize = 16 << 10;
 
 /// The greatest weight.
 const WEIGHT_MAX: u32 = 100;
+
+/// The greatest number of requests of a limit, and its longest time in seconds.
+const LIMIT_MAX: (u64, u64) = (1_000_000_000, 31 * 86_400);
 
 /// Where the keys lie with which secrets are sealed.
 #[derive(Clone, Debug)]
@@ -60,6 +66,8 @@ pub struct KeptKey {
     pub is_default: bool,
     /// Its share among the keys of its alias.
     pub weight: u32,
+    /// How often it may be used, where that is limited.
+    pub limit: Option<KeyLimit>,
     /// The last characters, for people.
     pub preview: String,
     /// Seconds since 1970.
@@ -68,7 +76,16 @@ pub struct KeptKey {
     pub modified: u64,
 }
 
-/// A wish for a key to be kept.
+/// How often a key may be used, over all servers on one store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeyLimit {
+    /// So many requests.
+    pub requests: u64,
+    /// In so many seconds.
+    pub period: u64,
+}
+
+/// A wish for a key to be kept, or to be as this.
 #[derive(Clone, Debug)]
 pub struct NewKept {
     /// The account.
@@ -83,7 +100,9 @@ pub struct NewKept {
     pub is_default: bool,
     /// Its share among the keys of its alias, from 1 to 100.
     pub weight: u32,
-    /// The key itself.
+    /// How often it may be used, where that is limited.
+    pub limit: Option<KeyLimit>,
+    /// The key itself; empty where one that is kept stays.
     pub secret: ProviderSecret,
 }
 
@@ -111,8 +130,8 @@ pub(crate) struct Kept {
 /// Providers with kept keys that are remembered; the names of aliases come from callers, but must be there.
 const MADE_MAX: usize = 10_000;
 
-const COLUMNS: &str =
-    "id, account, gateway, provider, alias, is_default, weight, secret, preview, created, modified";
+const COLUMNS: &str = "id, account, gateway, provider, alias, is_default, weight, secret, preview, created,
+    modified, rate_limit, rate_limit_period";
 
 /// All keys that are kept.
 pub(crate) fn read(work: &store::Work<'_>) -> Result<Kept, store::Error> {
@@ -122,6 +141,7 @@ pub(crate) fn read(work: &store::Work<'_>) -> Result<Kept, store::Error> {
 }
 
 fn row(row: &Row) -> Result<Sealed, store::Error> {
+    let number = |column: usize| row.optional_integer(column).map(|number| number.map(i64::unsigned_abs));
     let key = KeptKey {
         id: row.text(0)?.to_owned(),
         account: row.text(1)?.to_owned(),
@@ -130,6 +150,7 @@ fn row(row: &Row) -> Result<Sealed, store::Error> {
         alias: row.text(4)?.to_owned(),
         is_default: row.integer(5)? != 0,
         weight: u32::try_from(row.integer(6)?).unwrap_or(1),
+        limit: number(11)?.zip(number(12)?).map(|(requests, period)| KeyLimit { requests, period }),
         preview: row.text(8)?.to_owned(),
         created: row.integer(9)?.unsigned_abs(),
         modified: row.integer(10)?.unsigned_abs(),
@@ -143,10 +164,81 @@ fn bound_to(id: &str) -> String {
 }
 
 /// The end of a secret that is long enough for that to tell little.
-fn preview(secret: &str) -> String {
+pub(crate) fn preview(secret: &str) -> String {
     let characters: Vec<char> = secret.chars().collect();
     let shown = if characters.len() >= 16 { 4 } else { 0 };
     format!("…{}", characters[characters.len() - shown..].iter().collect::<String>())
+}
+
+impl NewKept {
+    /// What of it is wrong.
+    fn check(&self) -> Result<(), Error> {
+        let wrong = |name: &str, expected: &str| {
+            Err(Error::invalid(name, format!("Invalid value for '{name}': expected {expected}")))
+        };
+        check_id("alias", &self.alias)?;
+        let is_custom = self.provider.strip_prefix("custom-").is_some_and(|name| !name.is_empty());
+        if !is_custom && !PROVIDERS.iter().any(|provider| provider.slug == self.provider) {
+            let shown: String = self.provider.chars().take(64).collect();
+            let message = format!("Invalid value for 'provider_slug': there is no provider '{shown}'");
+            return Err(Error::invalid("provider_slug", message));
+        }
+        check_id("provider_slug", &self.provider)?;
+        if self.weight == 0 || self.weight > WEIGHT_MAX {
+            return wrong("weight", &format!("1 to {WEIGHT_MAX}"));
+        }
+        if let Some(KeyLimit { requests, period }) = self.limit {
+            if requests == 0 || requests > LIMIT_MAX.0 {
+                return wrong("rate_limit", &format!("1 to {} requests", LIMIT_MAX.0));
+            }
+            if period == 0 || period > LIMIT_MAX.1 {
+                return wrong("rate_limit_period", &format!("1 to {} seconds", LIMIT_MAX.1));
+            }
+        }
+        Ok(())
+    }
+
+    /// The secret as it is sealed.
+    fn trimmed(&self) -> Result<String, Error> {
+        let secret = self.secret.reveal().trim().to_owned();
+        if secret.is_empty() || secret.len() > SECRET_MAX {
+            let message = format!("Invalid value for 'secret': expected 1 to {SECRET_MAX} bytes");
+            return Err(Error::invalid("secret", message));
+        }
+        // Vertex's credentials are JSON of several lines; keys that go into a header are not.
+        if !secret.starts_with('{') && secret.chars().any(|c| c.is_control() || !c.is_ascii()) {
+            let message = "Invalid value for 'secret': it holds what no header can";
+            return Err(Error::invalid("secret", message));
+        }
+        Ok(secret)
+    }
+}
+
+impl KeptKey {
+    /// What stands in its row, with a sealed secret.
+    fn values(&self, sealed: String) -> Vec<Value> {
+        vec![
+            self.id.as_str().into(),
+            self.account.as_str().into(),
+            self.gateway.as_str().into(),
+            self.provider.as_str().into(),
+            self.alias.as_str().into(),
+            i64::from(self.is_default).into(),
+            i64::from(self.weight).into(),
+            sealed.into(),
+            self.preview.as_str().into(),
+            number(self.created).into(),
+            number(self.modified).into(),
+            self.limit.map(|limit| number(limit.requests)).into(),
+            self.limit.map(|limit| number(limit.period)).into(),
+        ]
+    }
+
+    fn quota(&self) -> Option<Quota> {
+        let KeyLimit { requests, period } = self.limit?;
+        let rule = Rule { limit: requests, window: period, technique: Technique::Fixed };
+        Some(Quota { name: format!("provider-key:{}", self.id), rule })
+    }
 }
 
 impl Kept {
@@ -206,28 +298,8 @@ impl Gateway {
     /// Names the field that is wrong; else when the gateway is not there, or the store or the key file fails.
     pub async fn keep_key(&self, new: NewKept) -> Result<KeptKey, Error> {
         self.gateway(&new.account, &new.gateway).await?;
-        check_id("alias", &new.alias)?;
-        let is_custom = new.provider.strip_prefix("custom-").is_some_and(|name| !name.is_empty());
-        if !is_custom && !PROVIDERS.iter().any(|provider| provider.slug == new.provider) {
-            let shown: String = new.provider.chars().take(64).collect();
-            let message = format!("Invalid value for 'provider_slug': there is no provider '{shown}'");
-            return Err(Error::invalid("provider_slug", message));
-        }
-        check_id("provider_slug", &new.provider)?;
-        let secret = new.secret.reveal().trim().to_owned();
-        if secret.is_empty() || secret.len() > SECRET_MAX {
-            let message = format!("Invalid value for 'secret': expected 1 to {SECRET_MAX} bytes");
-            return Err(Error::invalid("secret", message));
-        }
-        // Vertex's credentials are JSON of several lines; keys that go into a header are not.
-        if !secret.starts_with('{') && secret.chars().any(|c| c.is_control() || !c.is_ascii()) {
-            let message = "Invalid value for 'secret': it holds what no header can";
-            return Err(Error::invalid("secret", message));
-        }
-        if new.weight == 0 || new.weight > WEIGHT_MAX {
-            let message = format!("Invalid value for 'weight': expected 1 to {WEIGHT_MAX}");
-            return Err(Error::invalid("weight", message));
-        }
+        new.check()?;
+        let secret = new.trimmed()?;
         let (id, now) = (uuid::Uuid::now_v7().to_string(), self.now());
         let key = KeptKey {
             preview: preview(&secret),
@@ -237,28 +309,16 @@ impl Gateway {
             alias: new.alias,
             is_default: new.is_default,
             weight: new.weight,
+            limit: new.limit,
             created: now,
             modified: now,
             id,
         };
-        let sealed = self.keyring(true)?.seal(&secret.into(), &bound_to(&key.id));
-        let sealed = sealed.map_err(|error| broken(&error))?;
-        let values: Vec<Value> = vec![
-            key.id.as_str().into(),
-            key.account.as_str().into(),
-            key.gateway.as_str().into(),
-            key.provider.as_str().into(),
-            key.alias.as_str().into(),
-            i64::from(key.is_default).into(),
-            i64::from(key.weight).into(),
-            sealed.into(),
-            key.preview.as_str().into(),
-            number(now).into(),
-        ];
+        let values = key.values(self.seal_secret(secret, &bound_to(&key.id))?);
         let inserted = self.write("The provider's key could not be kept", move |work| {
             let sql = format!(
                 "INSERT INTO gateway_provider_keys ({COLUMNS})
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?10)"
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)"
             );
             work.execute(&sql, &values)?;
             changed(work)
@@ -267,16 +327,79 @@ impl Gateway {
         Ok(key)
     }
 
+    /// Makes a key that is kept as it is wished, under the same id; an empty secret leaves the one that is there.
+    ///
+    /// # Errors
+    /// As [`Gateway::keep_key`], and when it is not there.
+    pub async fn change_key(&self, id: &str, new: NewKept) -> Result<KeptKey, Error> {
+        let old = self.kept_key(&new.account, &new.gateway, id).await?;
+        new.check()?;
+        if new.provider != old.provider {
+            return Err(Error::invalid("provider_slug", "The provider of a key stays as it is"));
+        }
+        let (sealed, preview) = if new.secret.reveal().is_empty() {
+            (String::new(), old.preview)
+        } else {
+            let secret = new.trimmed()?;
+            let preview = preview(&secret);
+            (self.seal_secret(secret, &bound_to(&old.id))?, preview)
+        };
+        let NewKept { account, gateway, provider, alias, is_default, weight, limit, .. } = new;
+        let (id, created, modified) = (old.id, old.created, self.now());
+        let key = KeptKey {
+            id,
+            account,
+            gateway,
+            provider,
+            alias,
+            is_default,
+            weight,
+            limit,
+            preview,
+            created,
+            modified,
+        };
+        let values = key.values(sealed);
+        let updated = self.write("The provider's key could not be changed", move |work| {
+            let sql = "UPDATE gateway_provider_keys SET alias = ?5, is_default = ?6, weight = ?7,
+                secret = CASE WHEN ?8 = '' THEN secret ELSE ?8 END, preview = ?9, modified = ?11,
+                rate_limit = ?12, rate_limit_period = ?13
+                WHERE id = ?1 AND account = ?2 AND gateway = ?3 AND provider = ?4 AND created = ?10";
+            work.execute(sql, &values)?;
+            changed(work)
+        });
+        updated.await?;
+        Ok(key)
+    }
+
+    /// A key that is kept.
+    ///
+    /// # Errors
+    /// When it is not there, or the store fails.
+    pub async fn kept_key(&self, account: &str, gateway: &str, id: &str) -> Result<KeptKey, Error> {
+        let kept = self.kept_keys(account, gateway).await?;
+        kept.into_iter().find(|key| key.id == id).ok_or_else(|| {
+            let shown: String = id.chars().take(64).collect();
+            Error::new(ErrorKind::NotFound, format!("There is no key of a provider '{shown}'"))
+        })
+    }
+
+    /// Seals a secret for a row.
+    pub(crate) fn seal_secret(&self, secret: String, row: &str) -> Result<String, Error> {
+        self.keyring(true)?.seal(&secret.into(), row).map_err(|error| broken(&error))
+    }
+
+    /// Opens what was sealed for a row.
+    pub(crate) fn open_secret(&self, sealed: &str, row: &str) -> Result<ProviderSecret, Error> {
+        self.keyring(false)?.open(sealed, row).map_err(|error| broken(&error))
+    }
+
     /// Forgets a key that is kept.
     ///
     /// # Errors
     /// When it is not there, or the store fails.
     pub async fn forget_key(&self, account: &str, gateway: &str, id: &str) -> Result<KeptKey, Error> {
-        let kept = self.kept_keys(account, gateway).await?;
-        let Some(key) = kept.into_iter().find(|key| key.id == id) else {
-            let shown: String = id.chars().take(64).collect();
-            return Err(Error::new(ErrorKind::NotFound, format!("There is no key of a provider '{shown}'")));
-        };
+        let key = self.kept_key(account, gateway, id).await?;
         let values = [key.id.as_str().into()];
         let deleted = self.write("The provider's key could not be removed", move |work| {
             work.execute("DELETE FROM gateway_provider_keys WHERE id = ?1", &values)?;
@@ -299,17 +422,24 @@ impl Gateway {
             None => self.keyring(false)?,
         };
         let resealed = self.write("Secrets could not be sealed anew", move |work| {
-            let rows = work.query("SELECT id, secret FROM gateway_provider_keys", &[])?;
             let failed = |error: SecretError| store::Error::Undone(error.to_string());
-            for row in &rows {
-                let id = row.text(0)?;
-                let secret = keyring.open(row.text(1)?, &bound_to(id)).map_err(failed)?;
-                let sealed = keyring.seal(&secret, &bound_to(id)).map_err(failed)?;
-                let values = [id.into(), sealed.into()];
-                work.execute("UPDATE gateway_provider_keys SET secret = ?2 WHERE id = ?1", &values)?;
+            let mut count = 0;
+            for (table, column, bound) in [
+                ("gateway_provider_keys", "secret", bound_to as fn(&str) -> String),
+                ("gateway_custom_providers", "headers", custom::bound_to),
+            ] {
+                let sql = format!("SELECT id, {column} FROM {table} WHERE {column} IS NOT NULL");
+                for row in &work.query(&sql, &[])? {
+                    let id = row.text(0)?;
+                    let secret = keyring.open(row.text(1)?, &bound(id)).map_err(failed)?;
+                    let sealed = keyring.seal(&secret, &bound(id)).map_err(failed)?;
+                    let values = [id.into(), sealed.into()];
+                    work.execute(&format!("UPDATE {table} SET {column} = ?2 WHERE id = ?1"), &values)?;
+                    count += 1;
+                }
             }
             changed(work)?;
-            Ok(rows.len())
+            Ok(count)
         });
         let resealed = resealed.await?;
         if let Some(folder) = &in_file {
@@ -367,12 +497,13 @@ impl Gateway {
         Ok(Some(made))
     }
 
-    fn open_secrets(&self, sealed: &[&Sealed]) -> Result<Vec<ProviderKey>, Error> {
+    fn open_secrets(&self, sealed: &[&Sealed]) -> Result<Vec<(ProviderKey, Option<Quota>)>, Error> {
         // Read anew each time, which is after a change only: another process may have given it another key.
         let keyring = self.keyring(false)?;
         let open = |sealed: &&Sealed| {
             let secret = keyring.open(&sealed.secret, &bound_to(&sealed.key.id))?;
-            Ok(ProviderKey { secret: secret.reveal().to_owned(), weight: sealed.key.weight })
+            let key = ProviderKey { secret: secret.reveal().to_owned(), weight: sealed.key.weight };
+            Ok((key, sealed.key.quota()))
         };
         sealed.iter().map(open).collect::<Result<_, SecretError>>().map_err(|error| broken(&error))
     }

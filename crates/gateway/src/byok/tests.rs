@@ -21,6 +21,7 @@ fn new(alias: &str, is_default: bool, weight: u32, secret: &str) -> NewKept {
         alias: alias.into(),
         is_default,
         weight,
+        limit: None,
         secret: secret.to_owned().into(),
     }
 }
@@ -154,4 +155,19 @@ async fn the_keys_of_a_gateway_go_with_it() {
     gateway.delete_gateway(DEFAULT, "prod").await.unwrap();
     gateway.create_gateway(DEFAULT, "prod", &serde_json::Map::new()).await.unwrap();
     assert!(gateway.kept_keys(DEFAULT, "prod").await.unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn sealing_anew_takes_the_headers_of_own_providers_along() {
+    let folder = tempfile::tempdir().unwrap();
+    let clock = Hand::new();
+    let gateway = process(folder.path(), &clock).await;
+    let fields = serde_json::json!({"name": "Lab", "slug": "lab", "base_url": "https://llm.example.com/v1",
+        "headers": {"x-key": "k-0123456789abcdef"}});
+    gateway.create_custom(DEFAULT, fields.as_object().unwrap(), custom::Reach::Public).await.unwrap();
+    gateway.keep_key(new(DEFAULT, false, 1, "sk-a")).await.unwrap();
+    assert_eq!(gateway.reseal().await.unwrap(), 2);
+    clock.advance(Duration::from_millis(600));
+    let providers = gateway.providers(DEFAULT, &Arc::default()).await.unwrap();
+    assert_eq!(providers.get("custom-lab").unwrap().headers["x-key"], "k-0123456789abcdef");
 }

@@ -59,6 +59,13 @@ pub enum KeyOf {
     Settings,
 }
 
+/// Whether a header may be one of those that an account's own provider is sent.
+pub(crate) fn may_be_set(name: &HeaderName) -> bool {
+    !OF_THE_CONNECTION.contains(&name.as_str())
+        && !OF_A_GATEWAY.iter().any(|start| name.as_str().starts_with(start))
+        && !OF_THE_CLIENT.contains(&name.as_str())
+}
+
 fn crosses(name: &HeaderName, named: &[String]) -> bool {
     !OF_THE_CONNECTION.contains(&name.as_str()) && !named.iter().any(|named| named == name.as_str())
 }
@@ -69,7 +76,16 @@ fn named_by_connection(headers: &HeaderMap) -> Vec<String> {
     values.flat_map(|value| value.split(',')).map(|name| name.trim().to_ascii_lowercase()).collect()
 }
 
-/// The headers that go to a provider, and the key that is not in them yet: it signs, or is changed for a token.
+/// Whether a key that is set goes to a provider, and not the client's.
+pub(super) fn wants_key(headers: &HeaderMap, provider: &Configured, key_of: KeyOf) -> bool {
+    let key_header = provider.key_header();
+    let is_key = |name: &HeaderName| KEYS.contains(&name.as_str()) || *name == key_header;
+    key_of == KeyOf::Settings
+        || !headers.iter().any(|(name, value)| is_key(name) && !is_ours(value.as_bytes()))
+}
+
+/// The headers that go to a provider, and the key that is not in them yet: it signs, or is changed for a token. `key` is
+/// the one that is set and whose turn it is.
 ///
 /// # Errors
 /// When it wants a key and there is none.
@@ -77,6 +93,7 @@ pub(super) fn to_provider(
     headers: &HeaderMap,
     provider: &Configured,
     key_of: KeyOf,
+    key: Option<&Arc<Credential>>,
 ) -> Result<(HeaderMap, Option<Arc<Credential>>), Error> {
     let named = named_by_connection(headers);
     let key_header = provider.key_header();
@@ -93,9 +110,12 @@ pub(super) fn to_provider(
     if provider.dialect == Dialect::Anthropic && !sent.contains_key(ANTHROPIC_VERSION.0) {
         sent.insert(ANTHROPIC_VERSION.0, HeaderValue::from_static(ANTHROPIC_VERSION.1));
     }
+    for (name, value) in &provider.headers {
+        sent.insert(name, value.clone());
+    }
     let theirs = headers.iter().filter(|(name, value)| is_key(name) && !is_ours(value.as_bytes()));
     let theirs: Vec<_> = theirs.collect();
-    match provider.next_key() {
+    match key {
         Some(key) if key_of == KeyOf::Settings || theirs.is_empty() => match &**key {
             Credential::Header(value) => {
                 sent.insert(key_header, value.clone());
@@ -106,6 +126,14 @@ pub(super) fn to_provider(
                 return Ok((sent, Some(Arc::clone(key))));
             }
         },
+        None if theirs.is_empty() && provider.withheld => {
+            let slug = &provider.slug;
+            let message = format!(
+                "This request uses no key of the server's for {slug} (byok_only of the gateway, or cf-aig-no-wholesale); \
+                 keep one of your own with provider_configs, or send it beside cf-aig-authorization"
+            );
+            return Err(Error::new(ErrorKind::Forbidden, message));
+        }
         None if theirs.is_empty() && !provider.local => {
             let slug = &provider.slug;
             let message = format!(
@@ -208,6 +236,7 @@ mod tests {
 
     #[test]
     fn what_is_the_connections_or_the_gateways_stays_here() {
+        let openai = provider("openai", Some("sk"));
         let sent = to_provider(
             &headers(&[
                 ("content-type", "application/json"),
@@ -225,8 +254,9 @@ mod tests {
                 ("mf-header-authorization", "Bearer k"),
                 ("x-forwarded-for", "1.2.3.4"),
             ]),
-            &provider("openai", Some("sk")),
+            &openai,
             KeyOf::Settings,
+            openai.next_key(),
         );
         let expected = headers(&[
             ("content-type", "application/json"),
@@ -242,7 +272,8 @@ mod tests {
     fn the_key_that_goes_is_the_settings_or_the_one_meant_for_the_provider() {
         let shown = headers(&[("authorization", "Bearer theirs")]);
         let sent = |headers: &HeaderMap, slug: &str, key, key_of| {
-            let (sent, _) = to_provider(headers, &provider(slug, key), key_of)?;
+            let provider = provider(slug, key);
+            let (sent, _) = to_provider(headers, &provider, key_of, provider.next_key())?;
             let found =
                 KEYS.iter().filter_map(|name| Some(format!("{name} {}", sent.get(*name)?.to_str().unwrap())));
             Ok::<_, Error>(found.collect::<Vec<_>>())
@@ -270,7 +301,7 @@ mod tests {
     fn a_clients_own_key_is_known_among_what_is_sent() {
         let shown = headers(&[("authorization", "Bearer theirs")]);
         let own = |provider: &Configured, key_of| {
-            let (sent, _) = to_provider(&shown, provider, key_of).unwrap();
+            let (sent, _) = to_provider(&shown, provider, key_of, provider.next_key()).unwrap();
             has_clients_key(&sent, &shown, provider)
         };
         assert!(own(&provider("openai", Some("sk")), KeyOf::Client));
@@ -283,7 +314,7 @@ mod tests {
     fn anthropics_version_is_sent_where_the_client_says_none() {
         let provider = provider("anthropic", Some("sk"));
         let version = |headers: &HeaderMap| {
-            let (sent, _) = to_provider(headers, &provider, KeyOf::Settings).unwrap();
+            let (sent, _) = to_provider(headers, &provider, KeyOf::Settings, provider.next_key()).unwrap();
             sent["anthropic-version"].to_str().unwrap().to_owned()
         };
         assert_eq!(version(&HeaderMap::new()), "2023-06-01");

@@ -18,6 +18,7 @@ mod turn;
 
 pub use generate::{Asking, Fetched, Generated};
 pub use headers::KeyOf;
+pub(crate) use headers::may_be_set;
 
 use crate::credential::{Credential, aws, google};
 use crate::dialect::Dialect;

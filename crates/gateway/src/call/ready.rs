@@ -67,7 +67,7 @@ impl Proxy {
             return Err(Unready::Keeps);
         }
         let provider = with_keys(ledger, call, &target.provider).await.map_err(Unready::Other)?;
-        let signed = self.headers(call, &provider).await.map_err(Unready::NoKey)?;
+        let signed = self.headers(ledger, call, &provider).await.map_err(Unready::NoKey)?;
         // What becomes of a client's own key is nothing that others share.
         let admitted = if headers::has_clients_key(&signed.0, &call.headers, &provider) {
             None
@@ -120,14 +120,26 @@ impl Proxy {
     }
 
     /// The headers for a provider, and the keys that sign each attempt.
-    async fn headers(&self, call: &Call, provider: &Configured) -> Result<Signed, Error> {
+    async fn headers(
+        &self,
+        ledger: Option<&Gateway>,
+        call: &Call,
+        provider: &Configured,
+    ) -> Result<Signed, Error> {
         let mut client = Cow::Borrowed(&call.headers);
         // A client's key is meant for whom it asked, and is nobody else's to see.
         if call.targets.first().is_some_and(|first| first.provider.slug != provider.slug) {
             let providers = call.targets.iter().map(|target| &*target.provider);
             headers::drop_keys(client.to_mut(), providers);
         }
-        let (mut headers, credential) = headers::to_provider(&client, provider, key_of(call))?;
+        let key_of = key_of(call);
+        let key = match ledger {
+            Some(ledger) if provider.has_quotas() && headers::wants_key(&client, provider, key_of) => {
+                Some(key_with_room(ledger, provider).await?)
+            }
+            _ => provider.next_key(),
+        };
+        let (mut headers, credential) = headers::to_provider(&client, provider, key_of, key)?;
         if let Some(Credential::Google(account)) = credential.as_deref() {
             let token = self.tokens.get(account, &self.upstream, &*self.clock).await;
             let named =
@@ -154,11 +166,35 @@ async fn with_keys(
     if let Some(kept) = kept {
         return Ok(kept);
     }
-    let no_wholesale = call.headers.get(byok::NO_WHOLESALE).is_some_and(|value| *value == "true");
-    let bare = || provider.with_keys(Vec::new(), &call.caller.account).map(Arc::new);
-    let bare = no_wholesale.then(bare).transpose();
-    let bare = bare.map_err(|error| Error::new(ErrorKind::Internal, error.to_string()))?;
-    Ok(bare.unwrap_or_else(|| Arc::clone(provider)))
+    let own_keys_only = call.caller.own_keys_only
+        || call.headers.get(byok::NO_WHOLESALE).is_some_and(|value| *value == "true");
+    if !own_keys_only || provider.keys() == 0 {
+        return Ok(Arc::clone(provider));
+    }
+    let bare = provider.withholding_keys(&call.caller.account).map(Arc::new);
+    bare.map_err(|error| Error::new(ErrorKind::Internal, error.to_string()))
+}
+
+/// The next key in turn that may still be used, counted as used.
+async fn key_with_room<'p>(ledger: &Gateway, provider: &'p Configured) -> Result<&'p Arc<Credential>, Error> {
+    // When the first has room again, and which were looked at: a key stands there as often as its weight says.
+    let (mut soonest, mut full) = (None::<Duration>, Vec::new());
+    for (key, quota) in provider.keys_in_turn() {
+        let Some(quota) = quota else { return Ok(key) };
+        if full.contains(&&quota.name) {
+            continue;
+        }
+        match ledger.take(&quota.name, quota.rule).await {
+            Ok(()) => return Ok(key),
+            Err(refused) => {
+                soonest = Some(soonest.map_or(refused.after, |other| other.min(refused.after)));
+                full.push(&quota.name);
+            }
+        }
+    }
+    let message =
+        format!("Each key of {} that is kept here was used as often as its rate_limit says", provider.slug);
+    Err(Error::new(ErrorKind::Limited, message).retry_after(soonest.unwrap_or(Duration::from_secs(1))))
 }
 
 /// Whose key goes first: who names a key that is kept means that one.

@@ -8,7 +8,7 @@
 pub mod aws;
 pub mod google;
 
-use hyper::http::HeaderValue;
+use hyper::http::{HeaderName, HeaderValue, header};
 
 /// How a provider wants its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,6 +21,17 @@ pub enum Auth {
     Google,
     /// Amazon's signature, version 4, of the request for this service; an API key is a bearer.
     Aws(&'static str),
+}
+
+impl Auth {
+    /// The header that a key goes into.
+    #[must_use]
+    pub const fn header(self) -> HeaderName {
+        match self {
+            Self::Bearer | Self::Google | Self::Aws(_) => header::AUTHORIZATION,
+            Self::Header(name) => HeaderName::from_static(name),
+        }
+    }
 }
 
 /// A key, read.

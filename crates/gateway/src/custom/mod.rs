@@ -2,10 +2,12 @@
 //!
 //! Whoever manages an account is not whoever runs the server, so such an address must be `https` and public: its name is
 //! looked at here, and what it resolves to when it is connected to (`upstream`). Where the operator allows it, plain
-//! `http` and private networks pass; that is kept with the provider. Not here: providers of `hearth.toml`, which the
+//! `http` and private networks pass; that is kept with the provider. Headers that are sent to it lie sealed as keys do
+//! (`secret`), since their values may be secrets, and are shown by their last characters. Not here: providers of `hearth.toml`, which the
 //! operator wrote.
 
 pub(crate) mod address;
+mod headers;
 #[cfg(test)]
 mod tests;
 
@@ -16,15 +18,18 @@ use crate::account::number;
 use crate::dialect::Dialect;
 use crate::directory::changed;
 use crate::provider::{Configured, Providers, Wishes};
+use headers::Headers;
+use hyper::http::HeaderMap;
 use protocol::{Error, ErrorKind};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 use store::{Part, Row, Work};
 
 /// The tables.
-pub const TABLES: Part = Part { name: "custom providers", steps: &[include_str!("tables_1.sql")] };
+pub const TABLES: Part =
+    Part { name: "custom providers", steps: &[include_str!("tables_1.sql"), include_str!("tables_2.sql")] };
 
 /// Longest slug, and longest text of the others.
 const LENGTHS: (usize, usize) = (32, 4096);
@@ -49,6 +54,8 @@ pub struct About {
     pub position: Option<i64>,
     /// `openai` or `anthropic`.
     pub dialect: Option<String>,
+    /// The headers that it is sent, with the last characters of their values.
+    pub headers: BTreeMap<String, String>,
 }
 
 /// A provider of an account's own.
@@ -72,6 +79,8 @@ pub struct Custom {
     pub created: u64,
     /// Seconds since 1970.
     pub modified: u64,
+    /// The headers that it is sent, sealed; none where there are none.
+    sealed: Option<String>,
 }
 
 /// Whether plain HTTP and private networks are allowed.
@@ -91,27 +100,33 @@ type Merged = (Arc<Providers>, Arc<Providers>);
 #[derive(Debug, Default)]
 pub(crate) struct Customs {
     all: Vec<Arc<Custom>>,
-    ready: HashMap<String, Vec<Arc<Configured>>>,
+    /// Those that may be asked, by account.
+    ready: HashMap<String, Vec<Arc<Custom>>>,
     /// By account, with those of the settings that it was made of.
     merged: Mutex<HashMap<String, Merged>>,
 }
 
-const COLUMNS: &str = "id, account, slug, base_url, enabled, private, about, created, modified";
+const COLUMNS: &str = "id, account, slug, base_url, enabled, private, about, created, modified, headers";
+
+/// What sealed headers are bound to.
+pub(crate) fn bound_to(id: &str) -> String {
+    format!("custom_providers/{id}")
+}
 
 /// All of them.
 pub(crate) fn read(work: &Work<'_>) -> Result<Customs, store::Error> {
     let mut customs = Customs::default();
     let sql = format!("SELECT {COLUMNS} FROM gateway_custom_providers ORDER BY created, id");
     for found in work.query(&sql, &[])? {
-        let custom = row(&found)?;
-        match custom.configured() {
+        let custom = Arc::new(row(&found)?);
+        match custom.configured(HeaderMap::new()) {
             _ if !custom.enabled => {}
-            Ok(ready) => customs.ready.entry(custom.account.clone()).or_default().push(Arc::new(ready)),
+            Ok(_) => customs.ready.entry(custom.account.clone()).or_default().push(Arc::clone(&custom)),
             Err(error) => {
                 tracing::warn!(%error, "a provider of the account {} cannot be asked", custom.account)
             }
         }
-        customs.all.push(Arc::new(custom));
+        customs.all.push(custom);
     }
     Ok(customs)
 }
@@ -129,6 +144,7 @@ fn row(row: &Row) -> Result<Custom, store::Error> {
         about,
         created: row.integer(7)?.unsigned_abs(),
         modified: row.integer(8)?.unsigned_abs(),
+        sealed: row.optional_text(9)?.map(str::to_owned),
     })
 }
 
@@ -145,11 +161,14 @@ impl Custom {
             about: About::default(),
             created: now,
             modified: now,
+            sealed: None,
         }
     }
 
-    /// Reads the fields of a request over what is there.
-    fn set(&mut self, fields: &Map<String, Value>, reach: Reach) -> Result<(), Error> {
+    /// Reads the fields of a request over what is there. Gives the headers where they are named, which are yet to be
+    /// sealed.
+    fn set(&mut self, fields: &Map<String, Value>, reach: Reach) -> Result<Option<Headers>, Error> {
+        let mut headers = None;
         for (name, value) in fields {
             let about = &mut self.about;
             match name.as_str() {
@@ -171,11 +190,7 @@ impl Custom {
                 "enable" => self.enabled = flag(name, value)?,
                 "position" if value.is_null() || value.is_i64() => about.position = value.as_i64(),
                 "dialect" => about.dialect = dialect(value)?,
-                "headers" if value.is_null() || value == "" || value == "{}" => {}
-                "headers" => {
-                    let message = "'headers' asks for something that this server does not do yet";
-                    return Err(Error::new(ErrorKind::Unsupported, message).at(name));
-                }
+                "headers" => headers = Some(Headers::parse(value)?),
                 // A client may send back what it was given.
                 "id" | "account_id" | "account_tag" | "created_at" | "modified_at" | "logo" => {}
                 _ => {
@@ -185,10 +200,11 @@ impl Custom {
             }
         }
         self.private = reach == Reach::Private && address::check(&self.base_url, Reach::Public).is_err();
-        address::check(&self.base_url, reach)
+        address::check(&self.base_url, reach)?;
+        Ok(headers)
     }
 
-    fn configured(&self) -> Result<Configured, crate::provider::ProviderError> {
+    fn configured(&self, headers: HeaderMap) -> Result<Configured, crate::provider::ProviderError> {
         let dialect = match self.about.dialect.as_deref() {
             Some("anthropic") => Some(Dialect::Anthropic),
             _ => None,
@@ -198,6 +214,7 @@ impl Custom {
             dialect,
             public_only: !self.private,
             owner: Some(self.account.as_str().into()),
+            headers,
             ..Wishes::default()
         };
         Configured::new(&format!("custom-{}", self.slug), wishes)
@@ -206,12 +223,13 @@ impl Custom {
     /// As AI Gateway's clients read it; times are texts.
     #[must_use]
     pub fn object(&self, time: impl Fn(u64) -> String) -> Value {
-        let About { name, description, link, curl_example, js_example, beta, position, dialect } =
+        let About { name, description, link, curl_example, js_example, beta, position, dialect, headers } =
             &self.about;
+        let headers = (!headers.is_empty()).then(|| serde_json::json!(headers).to_string());
         serde_json::json!({
             "id": self.id, "name": name, "slug": self.slug, "base_url": self.base_url, "enable": self.enabled,
             "beta": beta, "description": description, "link": link, "curl_example": curl_example,
-            "js_example": js_example, "position": position, "logo": null, "headers": null,
+            "js_example": js_example, "position": position, "logo": null, "headers": headers,
             "dialect": dialect.as_deref().unwrap_or("openai"),
             "created_at": time(self.created), "modified_at": time(self.modified),
         })
@@ -228,6 +246,7 @@ impl Custom {
             serde_json::to_string(&self.about).expect("texts and numbers have no failing fields").into(),
             number(self.created).into(),
             number(self.modified).into(),
+            self.sealed.as_deref().into(),
         ]
     }
 }
@@ -275,7 +294,8 @@ fn check_slug(slug: &str) -> Result<(), Error> {
 impl Customs {
     /// Whether a provider is an account's own.
     pub(crate) fn is_own(&self, account: &str, slug: &str) -> bool {
-        self.ready.get(account).is_some_and(|own| own.iter().any(|provider| &*provider.slug == slug))
+        let slug = slug.strip_prefix("custom-");
+        self.ready.get(account).is_some_and(|own| own.iter().any(|custom| Some(&*custom.slug) == slug))
     }
 }
 
@@ -298,9 +318,37 @@ impl Gateway {
         {
             return Ok(Arc::clone(made));
         }
-        let made = Arc::new(of_settings.with(own));
+        let own: Vec<_> = own.iter().filter_map(|custom| self.with_headers(custom)).collect();
+        let made = Arc::new(of_settings.with(&own));
         merged.insert(account.to_owned(), (Arc::clone(of_settings), Arc::clone(&made)));
         Ok(made)
+    }
+
+    /// A provider that is ready to be asked; none where its headers cannot be opened, without which it is not asked.
+    fn with_headers(&self, custom: &Custom) -> Option<Arc<Configured>> {
+        let headers = match &custom.sealed {
+            None => HeaderMap::new(),
+            Some(sealed) => self.open_headers(custom, sealed).ok()?.map(),
+        };
+        custom.configured(headers).ok().map(Arc::new)
+    }
+
+    fn open_headers(&self, custom: &Custom, sealed: &str) -> Result<Headers, Error> {
+        Headers::parse(&self.open_secret(sealed, &bound_to(&custom.id))?.reveal().into())
+    }
+
+    /// Seals the headers that a request named. A value that is shown for one that is there means that one.
+    fn seal_headers(&self, custom: &mut Custom, mut headers: Headers) -> Result<(), Error> {
+        if headers.has_previews() {
+            let old = custom.sealed.as_ref().map(|sealed| self.open_headers(custom, sealed)).transpose()?;
+            headers.complete(&old.unwrap_or_default())?;
+        }
+        custom.about.headers = headers.previews();
+        custom.sealed = match headers.is_empty() {
+            true => None,
+            false => Some(self.seal_secret(headers.text(), &bound_to(&custom.id))?),
+        };
+        Ok(())
     }
 
     /// The providers that an account made, the oldest first.
@@ -310,6 +358,20 @@ impl Gateway {
     pub async fn customs(&self, account: &str) -> Result<Vec<Arc<Custom>>, Error> {
         let directory = self.directory().await?;
         Ok(directory.customs.all.iter().filter(|custom| custom.account == account).cloned().collect())
+    }
+
+    /// A text that changes with each change of an account's own providers that changes what they answer.
+    ///
+    /// # Errors
+    /// When the store fails.
+    pub async fn customs_stamp(&self, account: &str) -> Result<String, Error> {
+        let directory = self.directory().await?;
+        let own = directory.customs.all.iter().filter(|custom| custom.account == account);
+        let parts = own.map(|custom| {
+            let Custom { id, base_url, enabled, private, sealed, about, .. } = &**custom;
+            serde_json::json!([id, base_url, enabled, private, sealed, about.dialect])
+        });
+        Ok(Value::from_iter(parts).to_string())
     }
 
     /// One of them, by its id or its slug (with or without `custom-`).
@@ -343,11 +405,13 @@ impl Gateway {
             return Err(missing(name));
         }
         let mut custom = Custom::new(account, self.now());
-        custom.set(fields, reach)?;
+        if let Some(headers) = custom.set(fields, reach)? {
+            self.seal_headers(&mut custom, headers)?;
+        }
         let values = custom.values();
         let inserted = self.write("The provider could not be made", move |work| {
             let sql = format!(
-                "INSERT INTO gateway_custom_providers ({COLUMNS}) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)
+                "INSERT INTO gateway_custom_providers ({COLUMNS}) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)
                  ON CONFLICT (account, slug) DO NOTHING"
             );
             let new = work.execute(&sql, &values)? > 0;
@@ -376,13 +440,15 @@ impl Gateway {
         // What was allowed stays so while the address stays.
         let same = fields.get("base_url").is_none_or(|url| *url == custom.base_url.as_str());
         let reach = if same && custom.private { Reach::Private } else { reach };
-        custom.set(fields, reach)?;
+        if let Some(headers) = custom.set(fields, reach)? {
+            self.seal_headers(&mut custom, headers)?;
+        }
         custom.modified = self.now();
         let values = custom.values();
         let updated = self.write("The provider could not be changed", move |work| {
             let sql =
                 "UPDATE gateway_custom_providers SET base_url = ?4, enabled = ?5, private = ?6, about = ?7,
-                 modified = ?9 WHERE id = ?1 AND account = ?2 AND slug = ?3 AND created = ?8";
+                 modified = ?9, headers = ?10 WHERE id = ?1 AND account = ?2 AND slug = ?3 AND created = ?8";
             work.execute(sql, &values)?;
             changed(work)
         });

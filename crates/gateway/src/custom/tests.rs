@@ -151,7 +151,7 @@ async fn a_provider_that_cannot_be_is_refused_by_its_field() {
         ("enable", r#"{"name":"n","slug":"lab","base_url":"https://a.example.com","enable":"yes"}"#),
         (
             "headers",
-            r#"{"name":"n","slug":"lab","base_url":"https://a.example.com","headers":"{\"a\":\"b\"}"}"#,
+            r#"{"name":"n","slug":"lab","base_url":"https://a.example.com","headers":"{\"host\":\"b\"}"}"#,
         ),
         ("colour", r#"{"name":"n","slug":"lab","base_url":"https://a.example.com","colour":"red"}"#),
     ] {

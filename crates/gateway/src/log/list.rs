@@ -83,7 +83,7 @@ const KEYS: &[(&str, &str, Kind)] = &[
     ("authentication", "logs.authentication", Kind::Flag),
     ("wholesale", "", Kind::Never),
     ("compatibilityMode", "logs.compatibility", Kind::Flag),
-    ("dlp_action", "", Kind::Never),
+    ("dlp_action", "logs.dlp_action", Kind::Text),
     ("user_agent", "logs.user_agent", Kind::Text),
     ("status_code", "logs.status", Kind::Number),
     ("path", "logs.path", Kind::Text),

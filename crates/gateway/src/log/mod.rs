@@ -14,7 +14,7 @@ mod list;
 mod otel;
 mod prune;
 mod record;
-mod redact;
+pub(crate) mod redact;
 mod trace;
 mod writer;
 
@@ -38,7 +38,8 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 /// The tables.
-pub const TABLES: Part = Part { name: "gateway_logs", steps: &[include_str!("tables_1.sql")] };
+pub const TABLES: Part =
+    Part { name: "gateway_logs", steps: &[include_str!("tables_1.sql"), include_str!("tables_2.sql")] };
 
 /// Records that may wait for the store.
 const QUEUE: usize = 8192;

@@ -1,7 +1,7 @@
 //! One log: its fields, as the store keeps them and as AI Gateway's clients read them.
 
 use super::capture::Payload;
-use crate::{KeyId, Metadata};
+use crate::{Action, KeyId, Metadata};
 use base::NanoUsd;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
@@ -73,6 +73,8 @@ pub struct Record {
     pub authentication: bool,
     /// Whether it came in by `compat`.
     pub compatibility: bool,
+    /// What was done where data was found that may not pass.
+    pub dlp_action: Option<Action>,
     /// Why there was no answer.
     pub error: Option<String>,
     /// A person's judgement: -1 or 1.
@@ -130,7 +132,7 @@ impl Pending {
 }
 
 /// The columns, in the order of [`Record::values`] and [`Record::read`].
-pub(super) const COLUMNS: [&str; 36] = [
+pub(super) const COLUMNS: [&str; 37] = [
     "id",
     "account",
     "gateway",
@@ -167,6 +169,7 @@ pub(super) const COLUMNS: [&str; 36] = [
     "error",
     "feedback",
     "score",
+    "dlp_action",
 ];
 
 /// A text that both databases take.
@@ -185,7 +188,7 @@ impl Record {
         self.status < 400
     }
 
-    pub(super) fn values(&self) -> [store::Value; 36] {
+    pub(super) fn values(&self) -> [store::Value; 37] {
         let text = |text: &str| store::Value::from(clean(text));
         let maybe = |text: &Option<String>| store::Value::from(text.as_deref().map(clean));
         let flag = |flag: bool| store::Value::from(i64::from(flag));
@@ -227,6 +230,7 @@ impl Record {
             maybe(&self.error),
             self.feedback.into(),
             self.score.map(|score| json!(score).to_string()).into(),
+            self.dlp_action.map(Action::name).into(),
         ]
     }
 
@@ -272,6 +276,7 @@ impl Record {
             error: maybe(33)?,
             feedback: row.optional_integer(34)?,
             score: row.optional_text(35)?.and_then(|score| score.parse().ok()),
+            dlp_action: row.optional_text(36)?.and_then(Action::named),
             metadata: Vec::new(),
         })
     }
@@ -295,7 +300,7 @@ impl Record {
             "response_head": self.response_head.text, "response_head_complete": self.response_head.complete,
             "user_agent": self.user_agent, "key_id": self.key.as_ref().map(|key| &*key.0),
             "gateway": self.gateway, "event_id": self.event_id, "authentication": self.authentication,
-            "compatibilityMode": self.compatibility, "wholesale": false, "dlp_action": null, "error": self.error,
+            "compatibilityMode": self.compatibility, "wholesale": false, "dlp_action": self.dlp_action, "error": self.error,
             "feedback": self.feedback, "score": self.score,
         })
     }

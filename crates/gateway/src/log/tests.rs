@@ -158,6 +158,7 @@ fn record(id: &str, created: u64) -> Record {
         event_id: Some("e".to_owned()),
         authentication: true,
         compatibility: false,
+        dlp_action: None,
         error: None,
         feedback: None,
         score: None,

@@ -14,7 +14,7 @@ use super::otel::{Endpoint, Span};
 use super::record::{Keep, Pending, Record, entries};
 use super::{Head, Logs};
 use crate::price::Cost;
-use crate::{Caller, KeyId, Metadata, Named, Usage};
+use crate::{Action, Caller, KeyId, Metadata, Named, Usage};
 use bytes::Bytes;
 use std::fmt;
 use std::sync::atomic::Ordering;
@@ -105,6 +105,8 @@ struct State {
     ended: Option<Duration>,
     request: Capture,
     response: Capture,
+    /// What was done about data that may not pass.
+    dlp: Option<Action>,
     /// Whether the response's part was logged.
     logged: bool,
 }
@@ -199,6 +201,7 @@ impl Logs {
                 ended: None,
                 request: Capture::new(&self.0.room, limit),
                 response: Capture::new(&self.0.room, limit),
+                dlp: None,
                 logged: false,
             }),
             logs: self.clone(),
@@ -236,6 +239,11 @@ impl Trace {
     /// The response's head.
     pub fn answered(&self, answered: Answered) {
         self.state().answered = Some(answered);
+    }
+
+    /// Data was found that may not pass, and this was done.
+    pub fn found_data(&self, action: Action) {
+        self.state().dlp = Some(action);
     }
 
     /// The next piece of the response's body.
@@ -347,6 +355,7 @@ impl Trace {
             event_id: asked.event_id.clone(),
             authentication: self.0.key.is_some(),
             compatibility: asked.compatibility,
+            dlp_action: state.dlp,
             error: answered.error.map(short),
             feedback: None,
             score: None,

@@ -5,6 +5,7 @@
 
 pub mod cache;
 pub mod credit;
+pub mod dlp;
 pub mod guard;
 pub mod rate;
 pub(crate) mod spend;

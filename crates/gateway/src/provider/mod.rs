@@ -12,8 +12,9 @@ pub use list::PROVIDERS;
 pub use place::{Asked, Place, Way};
 
 use crate::dialect::Dialect;
+use crate::policy::Rule;
 use hyper::http::uri::Scheme;
-use hyper::http::{HeaderName, HeaderValue, Uri, header};
+use hyper::http::{HeaderMap, HeaderName, HeaderValue, Uri};
 use protocol::openai::upstream::Speaker;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -63,6 +64,15 @@ impl fmt::Debug for ProviderKey {
     }
 }
 
+/// How often a key may be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Quota {
+    /// By what it is counted.
+    pub(crate) name: String,
+    /// The limit.
+    pub(crate) rule: Rule,
+}
+
 /// How long a provider may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timeouts {
@@ -103,6 +113,8 @@ pub struct Wishes {
     pub owner: Option<Arc<str>>,
     /// Whether it is known to keep nothing of what it is sent.
     pub zero_retention: bool,
+    /// Headers of one's own that it is sent. What stands where its key does is a key, used where none is set.
+    pub headers: HeaderMap,
 }
 
 /// Settings of a provider that cannot be.
@@ -165,8 +177,14 @@ pub struct Configured {
     base: Uri,
     /// Whether the base was set, and is not the one of everybody.
     own_base: bool,
+    /// Headers of one's own, without that of the key.
+    pub(crate) headers: HeaderMap,
+    /// Whether keys are set that this request is not to use.
+    pub(crate) withheld: bool,
     /// Each as often as its weight says.
     keys: Vec<Arc<Credential>>,
+    /// How often each of them may be used; nothing where none is limited.
+    quotas: Vec<Option<Arc<Quota>>>,
     turn: AtomicUsize,
 }
 
@@ -228,6 +246,13 @@ impl Configured {
             let credential = Arc::new(credential);
             keys.extend(std::iter::repeat_n(credential, key.weight.clamp(1, WEIGHT_MAX) as usize));
         }
+        let mut headers = wishes.headers.clone();
+        let key_header = provider.auth.header();
+        if let Some(value) = headers.remove(&key_header)
+            && keys.is_empty()
+        {
+            keys.push(Arc::new(Credential::Header(value)));
+        }
         Ok(Self {
             slug: slug.into(),
             dialect: provider.dialect,
@@ -253,17 +278,42 @@ impl Configured {
             wishes,
             base,
             own_base,
+            headers,
+            withheld: false,
             keys,
+            quotas: Vec::new(),
             turn: AtomicUsize::new(0),
         })
     }
 
-    /// The same provider with the keys of somebody.
+    /// The same provider with the keys of somebody, and how often each may be used.
     ///
     /// # Errors
     /// When a key is none.
-    pub(crate) fn with_keys(&self, keys: Vec<ProviderKey>, owner: &str) -> Result<Self, ProviderError> {
-        Self::new(&self.slug, Wishes { keys, owner: Some(owner.into()), ..self.wishes.clone() })
+    pub(crate) fn with_keys(
+        &self,
+        keys: Vec<(ProviderKey, Option<Quota>)>,
+        owner: &str,
+    ) -> Result<Self, ProviderError> {
+        let mut quotas = Vec::new();
+        if keys.iter().any(|(_, quota)| quota.is_some()) {
+            for (key, quota) in &keys {
+                let quota = quota.clone().map(Arc::new);
+                quotas.extend(std::iter::repeat_n(quota, key.weight.clamp(1, WEIGHT_MAX) as usize));
+            }
+        }
+        let keys = keys.into_iter().map(|(key, _)| key).collect();
+        let made = Self::new(&self.slug, Wishes { keys, owner: Some(owner.into()), ..self.wishes.clone() })?;
+        Ok(Self { quotas, ..made })
+    }
+
+    /// The same provider for a request that is not to use the keys which are set.
+    ///
+    /// # Errors
+    /// None where the provider itself could be made.
+    pub(crate) fn withholding_keys(&self, owner: &str) -> Result<Self, ProviderError> {
+        let bare = self.with_keys(Vec::new(), owner)?;
+        Ok(Self { withheld: !self.wishes.keys.is_empty(), ..bare })
     }
 
     /// Where its API begins.
@@ -281,10 +331,7 @@ impl Configured {
     /// The header that a key goes into.
     #[must_use]
     pub fn key_header(&self) -> HeaderName {
-        match self.auth {
-            Auth::Bearer | Auth::Google | Auth::Aws(_) => header::AUTHORIZATION,
-            Auth::Header(name) => HeaderName::from_static(name),
-        }
+        self.auth.header()
     }
 
     /// A key as the header has it; nothing where it holds what no header can.
@@ -308,6 +355,19 @@ impl Configured {
         }
         let turn = self.turn.fetch_add(1, Ordering::Relaxed);
         self.keys.get(turn.checked_rem(self.keys.len())?)
+    }
+
+    /// Whether some of its keys may be used only so often.
+    pub(crate) const fn has_quotas(&self) -> bool {
+        !self.quotas.is_empty()
+    }
+
+    /// All keys from the next one in turn on, each as often as its weight says, and how often it may be used.
+    pub(crate) fn keys_in_turn(&self) -> impl Iterator<Item = (&Arc<Credential>, Option<&Arc<Quota>>)> {
+        let turn = self.turn.fetch_add(1, Ordering::Relaxed);
+        let count = self.keys.len();
+        let places = (0..count).map(move |place| (turn % count + place) % count);
+        places.map(|place| (&self.keys[place], self.quotas.get(place).and_then(Option::as_ref)))
     }
 }
 

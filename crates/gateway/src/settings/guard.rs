@@ -33,7 +33,7 @@ pub struct Guardrails {
 /// Hazards, by the names of Llama Guard 3 (`S1` to `S14`) or those that a webhook gives, and what is done about each.
 pub type Hazards = BTreeMap<String, Action>;
 
-/// What is done about a hazard.
+/// What is done about a hazard, or about data that may not pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum Action {
@@ -41,6 +41,22 @@ pub enum Action {
     Flag,
     /// The request ends, also where nobody could judge it.
     Block,
+}
+
+impl Action {
+    /// Its name on the wire.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Flag => "FLAG",
+            Self::Block => "BLOCK",
+        }
+    }
+
+    /// The one of this name.
+    pub(crate) fn named(name: &str) -> Option<Self> {
+        [Self::Flag, Self::Block].into_iter().find(|action| action.name() == name)
+    }
 }
 
 /// Most hazards of one kind.

@@ -4,14 +4,18 @@
 //! harmless value of each is taken and given back.
 
 mod cache;
+mod dlp;
 mod guard;
+mod keys;
 mod logs;
 mod rates;
 mod retry;
 mod spend;
 
 pub use cache::Cache;
+pub use dlp::{Check, Dlp};
 pub use guard::{Action, Guard, Guardrails, Hazards};
+pub use keys::Keys;
 pub use logs::Logs;
 pub use rates::Rates;
 pub use retry::{Backoff, Retry};
@@ -20,6 +24,7 @@ pub use spend::{Match, Spend, SpendRule};
 use crate::account::{check_id, number};
 use crate::directory::changed;
 use crate::{DEFAULT, Gateway, byok, route};
+use dlp::Loss;
 use protocol::{Error, ErrorKind};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -47,6 +52,12 @@ pub struct Settings {
     /// What is judged, and what nobody may keep.
     #[serde(flatten)]
     pub guard: Guard,
+    /// Whose keys go to providers.
+    #[serde(flatten)]
+    pub keys: Keys,
+    /// Data that may not pass.
+    #[serde(flatten)]
+    pub loss: Loss,
 }
 
 /// Settings of one kind.
@@ -86,8 +97,6 @@ pub struct Named {
 /// What is not built, and the values that do not ask for it.
 const NOT_BUILT: &[(&str, &[Harmless])] = &[
     ("authentication", &[Harmless::Yes]),
-    ("byok_only", &[Harmless::No]),
-    ("dlp", &[Harmless::Off, Harmless::Empty]),
     ("log_classification", &[Harmless::No, Harmless::Off, Harmless::Empty]),
     ("logpush", &[Harmless::No]),
     ("logpush_public_key", &[]),
@@ -138,8 +147,8 @@ impl Settings {
     pub fn parse(&self, fields: &Map<String, Value>) -> Result<Self, Error> {
         let mut settings = self.clone();
         for (name, value) in fields {
-            let Self { retry, logs, cache, rates, spend, guard } = &mut settings;
-            let groups: [&mut dyn Group; 6] = [retry, logs, cache, rates, spend, guard];
+            let Self { retry, logs, cache, rates, spend, guard, keys, loss } = &mut settings;
+            let groups: [&mut dyn Group; 8] = [retry, logs, cache, rates, spend, guard, keys, loss];
             let mut taken = OURS.contains(&name.as_str());
             for group in groups {
                 taken = taken || group.set(name, value)?;
@@ -169,13 +178,13 @@ impl Named {
     #[must_use]
     pub fn object(&self, time: impl Fn(u64) -> String) -> Value {
         let mut object = serde_json::json!({
-            "id": self.id, "is_default": self.id == DEFAULT, "authentication": true, "byok_only": false,
-            "created_at": time(self.created), "dlp": null, "logpush": false, "logpush_public_key": null,
+            "id": self.id, "is_default": self.id == DEFAULT, "authentication": true,
+            "created_at": time(self.created), "logpush": false, "logpush_public_key": null,
             "modified_at": time(self.modified), "store_id": null, "workers_ai_billing_mode": "postpaid",
         });
         if let Value::Object(object) = &mut object {
-            let Settings { retry, logs, cache, rates, spend, guard } = &self.settings;
-            let groups: [&dyn Group; 6] = [retry, logs, cache, rates, spend, guard];
+            let Settings { retry, logs, cache, rates, spend, guard, keys, loss } = &self.settings;
+            let groups: [&dyn Group; 8] = [retry, logs, cache, rates, spend, guard, keys, loss];
             groups.iter().for_each(|group| group.show(object));
         }
         object
@@ -348,7 +357,9 @@ mod tests {
     #[test]
     fn limits_guardrails_and_caches_come_back_as_they_were_given() {
         let json = r#"{"cache_ttl":300,"cache_invalidate_on_update":false,"rate_limiting_interval":60,
-            "rate_limiting_limit":10,"rate_limiting_technique":"sliding","zdr":true,
+            "rate_limiting_limit":10,"rate_limiting_technique":"sliding","zdr":true,"byok_only":true,
+            "dlp":{"enabled":true,"policies":[{"id":"p","enabled":true,"action":"FLAG","check":["REQUEST"],
+            "profiles":["contact","card"]}]},
             "guardrails":{"prompt":{"S1":"BLOCK","P1":"FLAG"},"response":{"S2":"FLAG"},"judge":"guard"},
             "spend_limits":{"enabled":true,"rules":[{"id":"r","limit":0.25,"limitType":"cost","window":86400,
             "technique":"sliding","enabled":true,"model":{"mode":"filter","values":["m"]},
@@ -372,11 +383,11 @@ mod tests {
 
     #[test]
     fn a_setting_that_is_not_built_is_refused_by_name_when_it_asks_for_something() {
-        let harmless = r#"{"cache_ttl":0,"dlp":{"enabled":false},"guardrails":null,"zdr":false}"#;
+        let harmless = r#"{"cache_ttl":0,"dlp":{},"guardrails":null,"zdr":false}"#;
         assert_eq!(parse(harmless), Ok(Settings::default()));
         for (field, json) in [
             ("authentication", r#"{"authentication":false}"#),
-            ("dlp", r#"{"dlp":{"enabled":true,"action":"BLOCK"}}"#),
+            ("workers_ai_billing_mode", r#"{"workers_ai_billing_mode":"unified"}"#),
         ] {
             let error = parse(json).unwrap_err();
             assert_eq!((error.kind, error.param.as_deref()), (ErrorKind::Unsupported, Some(field)));
@@ -408,6 +419,16 @@ mod tests {
             ("guardrails", r#"{"guardrails":{"prompt":{"S1":"WARN"}}}"#),
             ("guardrails", r#"{"guardrails":{"prompt":{"S 1":"FLAG"}}}"#),
             ("zdr", r#"{"zdr":1}"#),
+            ("byok_only", r#"{"byok_only":"yes"}"#),
+            ("dlp", r#"{"dlp":{"enabled":true,"action":"BLOCK"}}"#),
+            ("dlp", r#"{"dlp":{"enabled":true,"action":"WARN","profiles":["email"]}}"#),
+            ("dlp", r#"{"dlp":{"enabled":true,"action":"BLOCK","profiles":["everything"]}}"#),
+            ("dlp", r#"{"dlp":{"enabled":true,"policies":[{"id":"a"}]}}"#),
+            (
+                "dlp",
+                r#"{"dlp":{"enabled":true,"policies":[{"id":"a","enabled":true,"action":"FLAG","check":["BOTH"],
+                "profiles":["email"]}]}}"#,
+            ),
         ] {
             let error = parse(json).unwrap_err();
             assert_eq!((error.kind, error.param.as_deref()), (ErrorKind::InvalidRequest, Some(field)));

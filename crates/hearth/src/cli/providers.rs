@@ -10,7 +10,7 @@ use crate::config::Layer;
 use crate::state;
 use anyhow::{Context, bail, ensure};
 use base::SystemClock;
-use gateway::byok::NewKept;
+use gateway::byok::{KeyLimit, NewKept};
 use gateway::call::retry::Policy;
 use gateway::call::{AnswerBody, Call, KeyOf, Proxy, Target};
 use gateway::custom::Reach;
@@ -88,6 +88,12 @@ enum Command {
         /// Its share among the keys of its alias, 1 to 100
         #[arg(long, default_value = "1")]
         weight: u32,
+        /// Use it for so many requests only, in 60 seconds or --rate-limit-period
+        #[arg(long, value_name = "REQUESTS")]
+        rate_limit: Option<u64>,
+        /// The time of --rate-limit, in seconds
+        #[arg(long, value_name = "SECONDS", default_value = "60", requires = "rate_limit")]
+        rate_limit_period: u64,
     },
     /// Remove a provider of the account's own, or a key that is kept
     Remove {
@@ -135,7 +141,8 @@ pub(super) fn run(session: &Session, args: Args) -> anyhow::Result<()> {
                 style::say(&format!("added the provider custom-{}", made.slug));
                 Ok(())
             }
-            Command::SetKey { provider, env, alias, default, weight } => {
+            Command::SetKey { provider, env, alias, default, weight, rate_limit, rate_limit_period } => {
+                let limit = |requests| KeyLimit { requests, period: rate_limit_period };
                 let kept = NewKept {
                     account: account.clone(),
                     gateway: id.clone(),
@@ -143,6 +150,7 @@ pub(super) fn run(session: &Session, args: Args) -> anyhow::Result<()> {
                     alias,
                     is_default: default,
                     weight,
+                    limit: rate_limit.map(limit),
                     secret: secret(env.as_deref())?.into(),
                 };
                 let kept = gateway.keep_key(kept).await?;

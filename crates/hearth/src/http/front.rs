@@ -9,7 +9,7 @@
 use super::dispatch::Behind;
 use super::refusal::{Dialect, Refusal};
 use super::socket::{KEY_PROTOCOL, Shown};
-use super::{App, fresh_id, routes, universal};
+use super::{App, fresh_id, policy, routes, universal};
 use axum::extract::{MatchedPath, Request, State};
 use axum::http::uri::Authority;
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
@@ -59,7 +59,9 @@ pub(super) async fn front(State(front): State<Front>, mut request: Request, next
         } else {
             dialect.response(&error, &id)
         };
-        let limits = told.iter().filter(|(name, _)| name.as_str().starts_with("x-ratelimit-"));
+        let limits = told
+            .iter()
+            .filter(|(name, _)| name.as_str().starts_with("x-ratelimit-") || *name == policy::DLP_FOUND);
         response.headers_mut().extend(limits.map(|(name, value)| (name.clone(), value.clone())));
         tracing::debug!(id, %method, path, status = response.status().as_u16(), error = %error, "refused");
     }

@@ -1,15 +1,18 @@
 //! What a gateway's settings ask for between the front and the handler of a request to a model, for every surface alike:
 //! the body is read here, so that each step may look at it, and the handler finds it read.
 //!
-//! The steps, each in a file of its own: limits of requests, what nobody may keep, the guardrail before the prompt, the
-//! cache, and behind the handler the guardrail before the answer and the cache again. Where none is asked for, nothing
+//! The steps, each in a file of its own: limits of requests, what nobody may keep, data that may not pass, the guardrail
+//! before the prompt, the cache, and behind the handler data again, the guardrail before the answer and the cache. Where none is asked for, nothing
 //! of the request or the answer is looked at. Not here: who may come in (`front.rs`), limits of money (the ledger's), and
 //! what a request to one provider goes through (`gateway::call`).
 
 mod cache;
+mod dlp;
 mod guard;
 mod limits;
 mod retention;
+
+pub(super) use dlp::FOUND as DLP_FOUND;
 
 use super::body::{Body, ahead};
 use super::dispatch::Nested;
@@ -112,11 +115,14 @@ async fn steps(
     if let Some(refused) = limits::of_gateway(gateway, &named).await {
         return Ok(refused);
     }
+    if named.settings.keys.byok_only {
+        self::caller(&mut request).own_keys_only = true;
+    }
     let nothing_kept = named.settings.guard.zdr || retention::is_asked(request.headers());
     let wish = if nothing_kept { None } else { cache::Wish::of(gateway, &named, &request)? };
     let rails = named.settings.guard.guardrails.as_ref();
-
-    if !nothing_kept && wish.is_none() && rails.is_none() {
+    let dlp = named.settings.loss.dlp.as_ref().filter(|dlp| dlp.is_on());
+    if !nothing_kept && wish.is_none() && rails.is_none() && dlp.is_none() {
         return Ok(handled(request, next).await);
     }
     self::caller(&mut request).zdr = nothing_kept;
@@ -126,22 +132,38 @@ async fn steps(
         body = retention::keeping_nothing(body, request.uri().path()).await?;
         request.extensions_mut().insert(body.clone());
     }
+    let looked = match dlp {
+        Some(dlp) => match dlp::Looked::before(dlp, &caller, request.headers(), &body).await {
+            Ok(looked) => Some(looked),
+            Err(refused) => return Ok(refused),
+        },
+        None => None,
+    };
     let guard = match rails {
         Some(rails) => Some(Box::pin(guard::Guard::before(app, rails, &caller, &body)).await?),
         None => None,
     };
     let place = match wish {
-        Some(wish) => wish.place(request.uri(), request.headers(), &body).await,
+        Some(wish) => {
+            let asked = (request.uri(), request.headers());
+            wish.place((gateway, &caller.account), asked, &body).await
+        }
         None => None,
     };
     if let Some(place) = &place
         && let Some(hit) = place.look(gateway, &caller).await?
     {
-        return Ok(hit);
+        return Ok(match looked {
+            Some(looked) => looked.after(hit).await,
+            None => hit,
+        });
     }
     drop(body);
     let mut response = handled(request, next).await;
     let failed = outcome.seen().failed;
+    if let Some(looked) = looked {
+        response = looked.after(response).await;
+    }
     if let Some(guard) = guard {
         response = Box::pin(guard.after(app, response)).await?;
     }

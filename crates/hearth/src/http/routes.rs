@@ -191,8 +191,8 @@ pub(super) const ROUTES: &[Route] = &[
     },
     Route {
         path: "/client/v4/accounts/{account}/ai-gateway/gateways/{id}/provider_configs/{config}",
-        about: "DELETE forgets a kept key",
-        handler: || axum::routing::delete(provider_configs::delete),
+        about: "GET   a kept key, without its secret; PUT changes, DELETE forgets it",
+        handler: || get(provider_configs::get).put(provider_configs::update).delete(provider_configs::delete),
     },
     Route {
         path: "/client/v4/accounts/{account}/ai-gateway/gateways/{id}/url/{provider}",

@@ -31,6 +31,8 @@ pub const fn status(kind: ErrorKind) -> u16 {
         | ErrorKind::Unpaid
         | ErrorKind::PromptBlocked
         | ErrorKind::AnswerBlocked
+        | ErrorKind::PromptWithheld
+        | ErrorKind::AnswerWithheld
         | ErrorKind::Upstream
         | ErrorKind::UpstreamTimeout
         | ErrorKind::Internal => kind.status(),
@@ -48,7 +50,9 @@ pub const fn name(kind: ErrorKind) -> &'static str {
         | ErrorKind::Unsupported
         | ErrorKind::UnsupportedEncoding
         | ErrorKind::PromptBlocked
-        | ErrorKind::AnswerBlocked => "invalid_request_error",
+        | ErrorKind::AnswerBlocked
+        | ErrorKind::PromptWithheld
+        | ErrorKind::AnswerWithheld => "invalid_request_error",
         ErrorKind::ModelNotFound | ErrorKind::RouteNotFound | ErrorKind::NotFound => "not_found_error",
         ErrorKind::Unauthorized => "authentication_error",
         ErrorKind::Forbidden => "permission_error",

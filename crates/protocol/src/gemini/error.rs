@@ -16,7 +16,11 @@ pub const fn name(kind: ErrorKind) -> &'static str {
         ErrorKind::ModelNotFound | ErrorKind::RouteNotFound | ErrorKind::NotFound => "NOT_FOUND",
         ErrorKind::MethodNotAllowed | ErrorKind::Unsupported => "UNIMPLEMENTED",
         ErrorKind::Unauthorized => "UNAUTHENTICATED",
-        ErrorKind::Forbidden | ErrorKind::PromptBlocked | ErrorKind::AnswerBlocked => "PERMISSION_DENIED",
+        ErrorKind::Forbidden
+        | ErrorKind::PromptBlocked
+        | ErrorKind::AnswerBlocked
+        | ErrorKind::PromptWithheld
+        | ErrorKind::AnswerWithheld => "PERMISSION_DENIED",
         ErrorKind::Timeout | ErrorKind::UpstreamTimeout => "DEADLINE_EXCEEDED",
         ErrorKind::Overloaded | ErrorKind::Limited | ErrorKind::Unpaid => "RESOURCE_EXHAUSTED",
         ErrorKind::Unavailable | ErrorKind::Upstream => "UNAVAILABLE",

@@ -24,9 +24,10 @@ pub const fn names(kind: ErrorKind) -> (&'static str, Option<&'static str>) {
         ErrorKind::Overloaded => ("rate_limit_error", Some("rate_limit_exceeded")),
         ErrorKind::Limited => ("rate_limit_error", Some("rate_limit_exceeded")),
         ErrorKind::Unpaid => ("insufficient_quota", Some("insufficient_quota")),
-        ErrorKind::PromptBlocked | ErrorKind::AnswerBlocked => {
-            ("invalid_request_error", Some("content_filter"))
-        }
+        ErrorKind::PromptBlocked
+        | ErrorKind::AnswerBlocked
+        | ErrorKind::PromptWithheld
+        | ErrorKind::AnswerWithheld => ("invalid_request_error", Some("content_filter")),
         ErrorKind::Unavailable => ("server_error", Some("service_unavailable")),
         ErrorKind::Upstream => ("server_error", Some("upstream_error")),
         ErrorKind::UpstreamTimeout => ("server_error", Some("upstream_timeout")),

@@ -30,6 +30,8 @@ pub const fn code(kind: ErrorKind) -> u32 {
         ErrorKind::Unpaid => 2021,
         ErrorKind::PromptBlocked => 2016,
         ErrorKind::AnswerBlocked => 2017,
+        ErrorKind::PromptWithheld => 2029,
+        ErrorKind::AnswerWithheld => 2030,
         ErrorKind::Unavailable | ErrorKind::Upstream | ErrorKind::Internal => 5001,
     }
 }
@@ -56,6 +58,8 @@ pub const fn status(kind: ErrorKind) -> u16 {
         | ErrorKind::Unpaid
         | ErrorKind::PromptBlocked
         | ErrorKind::AnswerBlocked
+        | ErrorKind::PromptWithheld
+        | ErrorKind::AnswerWithheld
         | ErrorKind::Unavailable
         | ErrorKind::Upstream
         | ErrorKind::UpstreamTimeout
@@ -74,6 +78,8 @@ const fn of_inference(kind: ErrorKind) -> bool {
         | ErrorKind::Unpaid
         | ErrorKind::PromptBlocked
         | ErrorKind::AnswerBlocked
+        | ErrorKind::PromptWithheld
+        | ErrorKind::AnswerWithheld
         | ErrorKind::Forbidden => false,
         ErrorKind::InvalidRequest
         | ErrorKind::Malformed
@@ -182,6 +188,8 @@ const fn gateway_code(kind: ErrorKind) -> u32 {
         | ErrorKind::Unpaid
         | ErrorKind::PromptBlocked
         | ErrorKind::AnswerBlocked
+        | ErrorKind::PromptWithheld
+        | ErrorKind::AnswerWithheld
         | ErrorKind::Internal => code(kind),
     }
 }

@@ -5,6 +5,7 @@
 
 use super::text;
 use serde_json::Value;
+use std::collections::BTreeSet;
 
 /// Members whose value is a secret whatever its form.
 const SECRETS: &[&str] = &[
@@ -53,11 +54,7 @@ pub(super) fn redacted(json: &str) -> String {
             }
             b'0'..=b'9' => {
                 let length = bytes[at..].iter().take_while(|byte| byte.is_ascii_digit()).count();
-                let alone = |byte: Option<&u8>| {
-                    !byte.is_some_and(|byte| matches!(byte, b'.' | b'e' | b'E' | b'-' | b'+'))
-                };
-                let before = at.checked_sub(1).and_then(|before| bytes.get(before));
-                if alone(before) && alone(bytes.get(at + length)) && text::is_card(&json[at..at + length]) {
+                if is_whole(bytes, at, length) && text::is_card(&json[at..at + length]) {
                     out.push_str(&json[from..at]);
                     out.push_str(&Value::from(text::CARD).to_string());
                     from = at + length;
@@ -74,6 +71,41 @@ pub(super) fn redacted(json: &str) -> String {
     }
     out.push_str(&json[from..]);
     out
+}
+
+/// Adds the words for what is found in JSON's strings and whole numbers.
+pub(super) fn found(json: &str, words: &mut BTreeSet<&'static str>) {
+    let bytes = json.as_bytes();
+    let mut at = 0;
+    while at < bytes.len() {
+        match bytes[at] {
+            b'"' => {
+                let end = string_end(bytes, at + 1);
+                let closed = end > at + 1 && bytes[end - 1] == b'"';
+                let inner = &json[at + 1..if closed { end - 1 } else { end }];
+                match inner.contains('\\').then(|| serde_json::from_str::<String>(&json[at..end])) {
+                    Some(Ok(text)) => text::found(&text, words),
+                    _ => text::found(inner, words),
+                }
+                at = end;
+            }
+            byte if byte.is_ascii_digit() => {
+                let length = bytes[at..].iter().take_while(|byte| byte.is_ascii_digit()).count();
+                if is_whole(bytes, at, length) && text::is_card(&json[at..at + length]) {
+                    words.insert(text::CARD);
+                }
+                at += length;
+            }
+            _ => at += 1,
+        }
+    }
+}
+
+/// Whether digits are a number of their own, and no part of one with a point or an exponent.
+fn is_whole(bytes: &[u8], at: usize, length: usize) -> bool {
+    let alone =
+        |byte: Option<&u8>| !byte.is_some_and(|byte| matches!(byte, b'.' | b'e' | b'E' | b'-' | b'+'));
+    alone(at.checked_sub(1).and_then(|before| bytes.get(before))) && alone(bytes.get(at + length))
 }
 
 /// Where a string ends, behind its quotation mark, or where the text does.

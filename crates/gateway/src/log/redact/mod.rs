@@ -6,13 +6,15 @@
 //! addresses. Each is replaced by a word in brackets that says what it was.
 //!
 //! Invariant: JSON stays JSON. Only what is inside a string changes, and whole numbers that are those of cards, which
-//! become strings. In a stream of events, texts that come in pieces are looked at together. Not found: what has no form of
+//! become strings. What is only found, for data loss prevention (`policy::dlp`), is found by the same rules. In a stream of events, texts that come in pieces are looked at together. Not found: what has no form of
 //! its own (names, addresses of houses), and what a client encodes.
+
+use std::collections::BTreeSet;
 
 mod checks;
 mod json;
 mod stream;
-mod text;
+pub(crate) mod text;
 
 /// A payload without secrets and personal data; `content_type` is the one it came with.
 #[must_use]
@@ -25,6 +27,22 @@ pub fn redacted(payload: &str, content_type: Option<&str>) -> String {
         return json::redacted(payload);
     }
     text::redacted(payload).into_owned()
+}
+
+/// The words that would stand in a payload for what is found in it. Looked at is what is said: not what is encoded (data
+/// URLs, long texts of base64's letters alone), in which anything may be found, nor members that are secrets by their name.
+#[must_use]
+pub(crate) fn found(payload: &str, content_type: Option<&str>) -> BTreeSet<&'static str> {
+    let kind = content_type.unwrap_or_default().to_ascii_lowercase();
+    let mut words = BTreeSet::new();
+    if kind.starts_with("text/event-stream") {
+        stream::found(payload, &mut words);
+    } else if kind.contains("json") || payload.trim_start().starts_with(['{', '[']) {
+        json::found(payload, &mut words);
+    } else {
+        text::found(payload, &mut words);
+    }
+    words
 }
 
 #[cfg(test)]

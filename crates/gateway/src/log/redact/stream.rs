@@ -6,7 +6,7 @@
 
 use super::{json, text};
 use serde_json::Value;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 /// A string of an event: the event's line, and the place in its JSON.
 struct Piece {
@@ -15,12 +15,13 @@ struct Piece {
     text: String,
 }
 
-/// The same stream without secrets and personal data.
-pub(super) fn redacted(stream: &str) -> String {
-    let mut lines: Vec<String> = stream.split_inclusive('\n').map(str::to_owned).collect();
+/// Texts by what they are a part of, and the events' JSON by their lines.
+type Told = (HashMap<String, Vec<Piece>>, HashMap<usize, Value>);
+
+fn told<'l>(lines: impl Iterator<Item = &'l str>) -> Told {
     let mut texts: HashMap<String, Vec<Piece>> = HashMap::new();
     let mut values: HashMap<usize, Value> = HashMap::new();
-    for (line, text) in lines.iter().enumerate() {
+    for (line, text) in lines.enumerate() {
         let Some(data) = data(text) else { continue };
         let Ok(value) = serde_json::from_str::<Value>(data) else { continue };
         // Events of one kind, and of one block or tool, tell one text.
@@ -37,6 +38,25 @@ pub(super) fn redacted(stream: &str) -> String {
         });
         values.insert(line, value);
     }
+    (texts, values)
+}
+
+/// Adds the words for what is found in the texts of a stream.
+pub(super) fn found(stream: &str, words: &mut BTreeSet<&'static str>) {
+    for pieces in told(stream.lines()).0.into_values() {
+        // What each event repeats, such as an id, is said once.
+        if pieces.iter().all(|piece| piece.text == pieces[0].text) {
+            text::found(&pieces[0].text, words);
+        } else {
+            text::found(&pieces.iter().map(|piece| piece.text.as_str()).collect::<String>(), words);
+        }
+    }
+}
+
+/// The same stream without secrets and personal data.
+pub(super) fn redacted(stream: &str) -> String {
+    let mut lines: Vec<String> = stream.split_inclusive('\n').map(str::to_owned).collect();
+    let (texts, mut values) = told(lines.iter().map(String::as_str));
     let mut changed: HashMap<usize, Vec<(String, String)>> = HashMap::new();
     for pieces in texts.into_values().filter(|pieces| pieces.len() > 1) {
         take_out(pieces, &mut changed);

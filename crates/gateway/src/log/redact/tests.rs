@@ -66,6 +66,15 @@ fn what_only_looks_like_it_stays() {
         "-----BEGIN PUBLIC KEY-----\nMIIB\n-----END PUBLIC KEY-----",
         "https://example.com:8080/a:b@c",
         "Grüße, 你好 😀",
+        "sk-something-long-in-small-letters-2 and hf_model_name_of_llama_3_8b_instruct",
+        "npm_config_user_agent_version_2_of_all and fw_update_2024_release_notes",
+        "Bearer authentication, bearer of-responsibility",
+        "postgres://user:${PASSWORD}@db/x, http://u:$TOKEN@h, https://u:***@h",
+        "git clone git@github.com:a/b.git",
+        "127.0.0.1:8790, 0.0.0.0",
+        "+0.12345678, +3.14159265, + 12345678, 1.2e+12345678",
+        // Right check digits, of no scheme: a long id, and a number of 13 digits.
+        "6304000000000000 and 5018000000009",
     ] {
         check(text, text);
     }
@@ -185,4 +194,40 @@ proptest! {
             prop_assert!(serde_json::from_str::<Value>(line).is_ok(), "{line}");
         }
     }
+}
+
+#[test]
+fn what_stands_behind_an_escape_of_json_in_a_string_is_found() {
+    let inner = json!({"text": "one\nAKIAIOSFODNN7EXAMPLE"}).to_string();
+    let call = json!({"function": {"arguments": inner}}).to_string();
+    assert!(found(&call, Some("application/json")).contains(text::SECRET));
+    assert!(!redacted(&call, Some("application/json")).contains("AKIA"));
+}
+
+#[test]
+fn what_is_found_in_a_payload_is_what_would_be_taken_out() {
+    let words = |payload: &str, kind: &str| found(payload, Some(kind)).into_iter().collect::<Vec<_>>();
+    let body = r#"{"messages":[{"content":"mail \u0061da@example.com"}],"n":4111111111111111,"f":1.5}"#;
+    assert_eq!(words(body, "application/json"), ["[card]", "[email]"]);
+    assert_eq!(words("call +49 30 901820", "text/plain"), ["[phone]"]);
+    let chunk = |text: &str| {
+        format!("data: {}\n\n", json!({"id": "4111", "choices": [{"delta": {"content": text}}]}))
+    };
+    let stream = [chunk("4111 1111 "), chunk("1111"), chunk(" 1111"), "data: [DONE]\n\n".to_owned()].concat();
+    assert_eq!(words(&stream, "text/event-stream"), ["[card]"]);
+    let id = [chunk("a"), chunk("b"), chunk("c"), chunk("d")].concat();
+    assert_eq!(words(&id, "text/event-stream"), [""; 0], "an id that each event repeats is no number");
+}
+
+#[test]
+fn bytes_in_base64_are_not_looked_into() {
+    let bytes = "+12345678/".repeat(200);
+    for body in [
+        json!({"image_url": {"url": format!("data:image/png;base64,{bytes}")}}),
+        json!({"source": {"type": "base64", "data": bytes}}),
+    ] {
+        assert!(found(&body.to_string(), Some("application/json")).is_empty());
+    }
+    let short = json!({"data": "+12345678/"}).to_string();
+    assert!(!found(&short, Some("application/json")).is_empty(), "what is short is read");
 }

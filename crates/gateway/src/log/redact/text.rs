@@ -5,30 +5,30 @@
 
 use super::checks;
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-pub(super) const SECRET: &str = "[secret]";
-pub(super) const CARD: &str = "[card]";
-const PRIVATE_KEY: &str = "[private key]";
-const EMAIL: &str = "[email]";
-const PHONE: &str = "[phone]";
-const IBAN: &str = "[iban]";
-const ADDRESS: &str = "[ip address]";
+pub(crate) const SECRET: &str = "[secret]";
+pub(crate) const CARD: &str = "[card]";
+pub(crate) const PRIVATE_KEY: &str = "[private key]";
+pub(crate) const EMAIL: &str = "[email]";
+pub(crate) const PHONE: &str = "[phone]";
+pub(crate) const IBAN: &str = "[iban]";
+pub(crate) const ADDRESS: &str = "[ip address]";
 
-/// Beginnings of API keys and tokens, and how many characters must follow.
+/// Beginnings of API keys and tokens that nothing else begins with, and how many characters must follow, with a digit or a
+/// capital letter among them.
 const KEYS: &[(&str, usize)] = &[
     ("hearth_", 40),
-    ("sk-", 16),
+    ("sk-ant-", 16),
+    ("sk-proj-", 16),
+    ("sk-or-v1-", 16),
+    ("sk-svcacct-", 16),
+    ("sk-admin-", 16),
     ("sk_live_", 16),
     ("sk_test_", 16),
     ("rk_live_", 16),
     ("rk_test_", 16),
-    ("pk-", 24),
-    ("ghp_", 30),
-    ("gho_", 30),
-    ("ghu_", 30),
-    ("ghs_", 30),
-    ("ghr_", 30),
     ("github_pat_", 30),
     ("glpat-", 16),
     ("xoxa-", 10),
@@ -40,6 +40,22 @@ const KEYS: &[(&str, usize)] = &[
     ("xapp-", 10),
     ("AIza", 30),
     ("ya29.", 20),
+    ("nvapi-", 20),
+    ("pypi-", 60),
+    ("dop_v1_", 30),
+    ("SG.", 30),
+    ("AGE-SECRET-KEY-", 30),
+];
+
+/// Beginnings that names in programs have too: so many letters and digits, both of them, must stand in one run behind.
+const SHORT_KEYS: &[(&str, usize)] = &[
+    ("sk-", 16),
+    ("pk-", 24),
+    ("ghp_", 30),
+    ("gho_", 30),
+    ("ghu_", 30),
+    ("ghs_", 30),
+    ("ghr_", 30),
     ("gsk_", 20),
     ("xai-", 20),
     ("hf_", 20),
@@ -47,12 +63,7 @@ const KEYS: &[(&str, usize)] = &[
     ("pplx-", 20),
     ("fw_", 16),
     ("csk-", 20),
-    ("nvapi-", 20),
     ("npm_", 30),
-    ("pypi-", 30),
-    ("dop_v1_", 30),
-    ("SG.", 30),
-    ("AGE-SECRET-KEY-", 30),
 ];
 
 /// How far it is looked whether something is a key; what is one goes on to its end.
@@ -63,6 +74,9 @@ const AUTHORITY_MAX: usize = 4096;
 
 /// Longest address with its port.
 const ADDRESS_MAX: usize = 64;
+
+/// Texts of base64's letters that are so long, and no shorter ones, are bytes: no key is.
+const ENCODED: usize = 1024;
 
 /// Longest local part and domain of an e-mail address (RFC 5321, section 4.5.3.1).
 const EMAIL_PARTS: (usize, usize) = (64, 255);
@@ -90,6 +104,11 @@ pub(super) fn finds(text: &str) -> Vec<(usize, usize, &'static str)> {
     let mut at = 0;
     while at < bytes.len() {
         let byte = bytes[at];
+        // Of JSON within a string the escapes are still there, and are no part of the word behind.
+        if byte == b'\\' && matches!(bytes.get(at + 1), Some(b'n' | b't' | b'r')) {
+            at += 2;
+            continue;
+        }
         let begins = byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'(' | b'-' | b':' | b'_' | b'.');
         if !begins {
             at += 1;
@@ -106,6 +125,24 @@ pub(super) fn finds(text: &str) -> Vec<(usize, usize, &'static str)> {
         }
     }
     finds
+}
+
+/// Adds the words for what is found in a text.
+pub(super) fn found(text: &str, words: &mut BTreeSet<&'static str>) {
+    if !is_encoded(text) {
+        words.extend(finds(text).into_iter().map(|(_, _, word)| word));
+    }
+}
+
+/// Whether a text is `data:TYPE;base64,BYTES`, or long and of the letters of base64 alone: bytes in which anything may be
+/// found.
+fn is_encoded(text: &str) -> bool {
+    let of_bytes =
+        |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/' | b'=' | b'-' | b'_');
+    let url = text.strip_prefix("data:").and_then(|rest| rest.split_once(";base64,"));
+    let bytes = url.filter(|(kind, _)| kind.len() < 128).map(|(_, bytes)| bytes);
+    let bytes = bytes.or_else(|| (text.len() >= ENCODED).then_some(text));
+    bytes.is_some_and(|bytes| bytes.bytes().all(of_bytes))
 }
 
 type Find = (usize, usize, &'static str);
@@ -171,7 +208,11 @@ fn bearer(bytes: &[u8], at: usize) -> Option<Find> {
     }
     let start = at + 7 + run(bytes, at + 7, 16, |byte| byte == b' ');
     let length = run(bytes, start, usize::MAX, is_token);
-    (length >= 12).then_some((start, start + length, SECRET))
+    let token = &bytes[start..start + length];
+    // "Bearer authentication" is none.
+    let is_made =
+        token.iter().any(u8::is_ascii_digit) || length >= 20 && token[1..].iter().any(u8::is_ascii_uppercase);
+    (length >= 12 && is_made).then_some((start, start + length, SECRET))
 }
 
 /// The password of `scheme://user:password@host`.
@@ -189,7 +230,16 @@ fn password(bytes: &[u8], at: usize) -> Option<Find> {
     // A password may hold an @ of its own; what counts is the last one.
     let user = authority.iter().rposition(|byte| *byte == b'@')?;
     let colon = authority[..user].iter().position(|byte| *byte == b':')?;
-    (colon + 1 < user).then_some((start + colon + 1, start + user, SECRET))
+    let password = &authority[colon + 1..user];
+    (!password.is_empty() && !is_placeholder(password)).then_some((start + colon + 1, start + user, SECRET))
+}
+
+/// Whether a text says where a password comes from: `${NAME}`, `$NAME`, `{name}`, or stars.
+fn is_placeholder(text: &[u8]) -> bool {
+    let inner = text.strip_prefix(b"$").unwrap_or(text);
+    let braced = inner.starts_with(b"{") && inner.ends_with(b"}");
+    let is_name = |byte: &u8| byte.is_ascii_uppercase() || byte.is_ascii_digit() || *byte == b'_';
+    braced || inner.len() < text.len() && inner.iter().all(is_name) || text.iter().all(|byte| *byte == b'*')
 }
 
 fn key(bytes: &[u8], at: usize) -> Option<Find> {
@@ -213,7 +263,20 @@ fn key(bytes: &[u8], at: usize) -> Option<Find> {
         looks("eyJ", 27) && bytes[at..end(KEY_MAX)].iter().filter(|byte| **byte == b'.').count() >= 2
             || starts(bytes, at, b"eyJ") && end(KEY_MAX) - at == KEY_MAX
     };
-    if KEYS.iter().any(|(start, least)| looks(start, *least)) || is_web_token() {
+    let is_short = |start: &str, least: usize| {
+        starts(bytes, at, start.as_bytes()) && {
+            let rest = bytes.get(at + start.len()..end(KEY_MAX)).unwrap_or_default();
+            rest.split(|byte| !byte.is_ascii_alphanumeric()).any(|run| {
+                run.len() >= least
+                    && run.iter().any(u8::is_ascii_digit)
+                    && run.iter().any(u8::is_ascii_alphabetic)
+            })
+        }
+    };
+    if KEYS.iter().any(|(start, least)| looks(start, *least))
+        || SHORT_KEYS.iter().any(|(start, least)| is_short(start, *least))
+        || is_web_token()
+    {
         return Some((at, end(usize::MAX), SECRET));
     }
     // Amazon's access key ids.
@@ -229,6 +292,10 @@ fn email(bytes: &[u8], at: usize) -> Option<Find> {
         |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'%' | b'+' | b'-');
     let local = run(bytes, at, EMAIL_PARTS.0 + 1, is_local);
     if local == 0 || local > EMAIL_PARTS.0 || bytes.get(at + local) != Some(&b'@') {
+        return None;
+    }
+    // The user of every Git server.
+    if &bytes[at..at + local] == b"git" {
         return None;
     }
     let start = at + local + 1;
@@ -286,8 +353,10 @@ fn address(bytes: &[u8], at: usize) -> Option<Find> {
     }
     if bytes[at].is_ascii_digit() {
         let (host, _) = text.split_once(':').unwrap_or((text, ""));
-        if host.parse::<Ipv4Addr>().is_ok() {
-            return Some((at, at + host.len(), ADDRESS));
+        if let Ok(address) = host.parse::<Ipv4Addr>() {
+            // What is everybody's is nobody's.
+            let plain = address.is_loopback() || address.is_unspecified() || address.is_broadcast();
+            return (!plain).then_some((at, at + host.len(), ADDRESS));
         }
     }
     let colons = text.bytes().filter(|byte| *byte == b':').count();
@@ -317,15 +386,30 @@ fn digits(bytes: &[u8], at: usize, most: usize) -> (Vec<u8>, Vec<usize>) {
     (digits, ends)
 }
 
-/// 13 to 19 digits that begin as those of the common card schemes do, with a right check digit.
+/// Digits that begin as those of a card scheme do and are as many, with a right check digit.
 fn card(bytes: &[u8], at: usize) -> Option<Find> {
     if !matches!(bytes[at], b'2'..=b'6') {
         return None;
     }
     let (digits, ends) = digits(bytes, at, 19);
     let end = *ends.last()?;
-    let fits = (13..=19).contains(&digits.len()) && !bytes.get(end).copied().is_some_and(is_word);
+    let fits = is_of_scheme(&digits) && !bytes.get(end).copied().is_some_and(is_word);
     (fits && checks::luhn(&digits)).then_some((at, end, CARD))
+}
+
+/// Whether a number's beginning and length are those of a card scheme (ISO/IEC 7812 issuer identification numbers, as the
+/// schemes publish them): Visa, Mastercard, American Express, Diners Club, Discover, JCB, UnionPay.
+fn is_of_scheme(digits: &[u8]) -> bool {
+    let Some(head) = digits.get(..4) else { return false };
+    let head = head.iter().fold(0_u32, |head, digit| head * 10 + u32::from(digit - b'0'));
+    match head {
+        4000..=4999 => matches!(digits.len(), 13 | 16 | 19),
+        5100..=5599 | 2221..=2720 => digits.len() == 16,
+        3400..=3499 | 3700..=3799 => digits.len() == 15,
+        3000..=3059 | 3600..=3699 | 3800..=3999 => matches!(digits.len(), 14 | 16 | 19),
+        3528..=3589 | 6011 | 6440..=6599 | 6200..=6299 => (16..=19).contains(&digits.len()),
+        _ => false,
+    }
 }
 
 /// Whether a whole number is that of a card.
@@ -344,6 +428,10 @@ fn phone(bytes: &[u8], at: usize) -> Option<Find> {
     }
     let american = bytes[at] == b'(' || bytes[at].is_ascii_digit();
     if bytes[at] != b'+' && !american {
+        return None;
+    }
+    // No country code begins with a zero.
+    if bytes[at] == b'+' && !matches!(bytes.get(at + 1), Some(b'1'..=b'9')) {
         return None;
     }
     let (mut digits, mut end, mut place, mut between) = (0, at, at, 0);
@@ -373,6 +461,9 @@ fn phone(bytes: &[u8], at: usize) -> Option<Find> {
     if bytes.get(end).copied().is_some_and(is_word) {
         return None;
     }
-    let fits = if american { groups == [3, 3, 4] } else { (8..=15).contains(&digits) };
+    let between = || bytes[at + 1..end].iter().filter(|byte| !byte.is_ascii_digit());
+    // A number with a point is no phone's.
+    let is_decimal = || between().count() == 1 && between().all(|byte| *byte == b'.');
+    let fits = if american { groups == [3, 3, 4] } else { (8..=15).contains(&digits) && !is_decimal() };
     fits.then_some((at, end, PHONE))
 }

@@ -23,6 +23,12 @@ const SKIP: [&str; 2] = ["cf-aig-skip-cache", "cf-skip-cache"];
 const KEY: &str = "cf-aig-cache-key";
 const STATUS: HeaderName = HeaderName::from_static("cf-aig-cache-status");
 
+/// Where the AI binding names the model.
+const MODEL: &str = "cf-consn-model-id";
+
+/// What the names of accounts' own providers begin with.
+const OWN: &[u8] = b"custom-";
+
 /// Seconds for which an answer is kept under a key of the caller's own where the gateway keeps none.
 const KEYED_TTL: u32 = 300;
 
@@ -34,7 +40,7 @@ const PARTS: &[&str] = &[
     "api-key",
     "authorization",
     "cf-aig-byok-alias",
-    "cf-consn-model-id",
+    MODEL,
     "content-type",
     "openai-beta",
     "openai-organization",
@@ -91,7 +97,12 @@ impl Wish {
     }
 
     /// Where the answer would be kept; none where the body says that nothing is.
-    pub(super) async fn place(self, uri: &Uri, headers: &HeaderMap, body: &Body) -> Option<Place> {
+    pub(super) async fn place(
+        self,
+        (gateway, account): (&Gateway, &str),
+        (uri, headers): (&Uri, &HeaderMap),
+        body: &Body,
+    ) -> Option<Place> {
         let Self { seconds, key, mut id } = self;
         let bytes = body.bytes();
         // What is no JSON, such as sound, says nothing.
@@ -104,6 +115,12 @@ impl Wish {
         }
         id.part("path", uri.path().as_bytes());
         id.part("query", uri.query().unwrap_or_default().as_bytes());
+        // An edit of an account's own provider empties what is kept of it.
+        let model = found.as_ref().and_then(|found| found.raw(bytes, Field::Model)).unwrap_or_default();
+        let named = [uri.path().as_bytes(), model, headers.get(MODEL).map_or(b"", |model| model.as_bytes())];
+        if named.iter().any(|name| name.windows(OWN.len()).any(|part| part == OWN)) {
+            id.part("customs", gateway.customs_stamp(account).await.ok()?.as_bytes());
+        }
         for name in PARTS {
             for value in headers.get_all(*name) {
                 id.part(name, value.as_bytes());

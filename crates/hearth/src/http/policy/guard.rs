@@ -160,8 +160,10 @@ impl Guard {
         *request.uri_mut() = axum::http::Uri::from_static("/v1/chat/completions");
         let json_type = header::HeaderValue::from_static("application/json");
         request.headers_mut().insert(header::CONTENT_TYPE, json_type);
-        let Caller { account, gateway, zdr, .. } = self.caller.clone();
-        request.extensions_mut().insert(Caller { account, gateway, zdr, ..Caller::default() });
+        let Caller { account, gateway, zdr, own_keys_only, .. } = self.caller.clone();
+        // A judge that the operator set is asked with the operator's key.
+        let own_keys_only = own_keys_only && self.rails.judge.is_some();
+        request.extensions_mut().insert(Caller { account, gateway, zdr, own_keys_only, ..Caller::default() });
         let refused = |error: &Error| format!("the judge refused: {error}");
         let response =
             openai::chat(State(Arc::clone(app)), request).await.map_err(|error| refused(&error.0))?;

@@ -5,6 +5,7 @@
 mod anthropic;
 mod binding;
 mod dialects;
+mod dlp;
 mod faults;
 mod gateways;
 mod logs;

@@ -74,7 +74,7 @@ async fn a_request_names_its_key_by_the_alias_and_can_refuse_the_settings_key() 
     let server = &fixture.server;
     let ask = async |headers: &[&str]| server.send("POST", CHAT, headers, far().as_bytes()).await.status;
     assert_eq!(ask(&[]).await, 200);
-    assert_eq!(ask(&["cf-aig-no-wholesale: true"]).await, 401, "the settings' key is not the caller's own");
+    assert_eq!(ask(&["cf-aig-no-wholesale: true"]).await, 403, "the settings' key is not the caller's own");
     for (alias, secret) in [("default", "sk-wrong"), ("team", "sk-b")] {
         keep(server, json!({"alias": alias, "provider_slug": "hearth", "secret": secret})).await;
     }
@@ -89,7 +89,13 @@ async fn a_field_that_does_nothing_here_is_refused_by_name() {
     let upstream = provider("k").await;
     let fixture = before(&upstream, None, Reach::Public).await;
     let path = format!("{ACCOUNT}/gateways/default/provider_configs");
-    for (field, value) in [("rate_limit", json!(5)), ("secret_id", json!("s")), ("colour", json!("red"))] {
+    for (field, value) in [
+        ("rate_limit", json!(0)),
+        ("rate_limit", json!(0.5)),
+        ("rate_limit_period", json!(60)),
+        ("secret_id", json!("s")),
+        ("colour", json!("red")),
+    ] {
         let mut wish = json!({"provider_slug": "openai", "secret": "s"});
         wish[field] = value;
         let reply = fixture.server.post(&path, wish.to_string()).await;
@@ -97,6 +103,137 @@ async fn a_field_that_does_nothing_here_is_refused_by_name() {
         assert!(reply.body.contains(field), "{reply:?}");
     }
     assert_eq!(fixture.server.get(&path.replace("default/p", "nowhere/p")).await.status, 404);
+}
+
+#[tokio::test]
+async fn a_gateway_for_own_keys_only_never_uses_the_servers() {
+    let upstream = provider("sk-of-settings").await;
+    let fixture = before(&upstream, Some("sk-of-settings"), Reach::Public).await;
+    let server = &fixture.server;
+    let ask = async |headers: &[&str]| server.send("POST", CHAT, headers, far().as_bytes()).await;
+    assert_eq!(ask(&[]).await.status, 200);
+    let path = format!("{ACCOUNT}/gateways/default");
+    let set = server.send("PUT", &path, &[], br#"{"byok_only":true}"#).await;
+    assert_eq!((set.status, &set.json()["result"]["byok_only"]), (200, &json!(true)));
+    let translated =
+        json!({"model": "hearth/echo", "max_tokens": 9, "messages": [{"role": "user", "content": "a"}]});
+    let (passed, chat) = ("/v1/default/default/hearth/chat/completions", chat("a", ""));
+    for (path, body) in [(CHAT, far()), ("/v1/messages", translated.to_string()), (passed, chat)] {
+        let refused = server.post(path, body).await;
+        assert_eq!(refused.status, 403, "{path} {refused:?}");
+        assert!(
+            refused.body.contains("byok_only") && refused.body.contains("provider_configs"),
+            "{refused:?}"
+        );
+    }
+    // The request's own key, and then one that the account keeps.
+    assert_eq!(ask(&["authorization: Bearer sk-of-settings"]).await.status, 200);
+    assert_eq!(ask(&["authorization: Bearer wrong"]).await.status, 401, "it goes to the provider as it is");
+    keep(server, json!({"provider_slug": "hearth", "secret": "sk-of-settings"})).await;
+    assert_eq!(ask(&[]).await.status, 200);
+}
+
+#[tokio::test]
+async fn a_key_over_its_limit_leaves_the_request_to_the_next_and_then_refuses_it() {
+    let upstream = provider("sk-good").await;
+    let fixture = before(&upstream, None, Reach::Public).await;
+    let server = &fixture.server;
+    let limited = |secret: &str, limit: u32| json!({"provider_slug": "hearth", "secret": secret, "rate_limit": limit, "rate_limit_period": 3600.0});
+    let kept = keep(server, limited("sk-bad", 2)).await;
+    assert_eq!((&kept["rate_limit"], &kept["rate_limit_period"]), (&json!(2), &json!(3600)));
+    keep(server, limited("sk-good", 3)).await;
+    let ask = async |headers: &[&str]| server.send("POST", CHAT, headers, far().as_bytes()).await;
+    let mut statuses = Vec::new();
+    for _ in 0..5 {
+        statuses.push(ask(&[]).await.status);
+    }
+    statuses.sort_unstable();
+    assert_eq!(statuses, [200, 200, 200, 401, 401], "each as often as it may be");
+    let refused = ask(&[]).await;
+    assert_eq!(
+        (refused.status, &refused.json()["error"]["type"]),
+        (429, &json!("rate_limit_error")),
+        "{refused:?}"
+    );
+    assert!(refused.header("retry-after").is_some() && refused.body.contains("rate_limit"), "{refused:?}");
+    let messages =
+        json!({"model": "hearth/echo", "max_tokens": 9, "messages": [{"role": "user", "content": "a"}]});
+    assert_eq!(server.post("/v1/messages", messages.to_string()).await.json()["type"], "error");
+    // A client's own key has no limit here.
+    assert_eq!(
+        ask(&["authorization: Bearer sk-good"]).await.status,
+        429,
+        "on an open server the kept one goes first"
+    );
+    // A change of the key is a change of its limit.
+    let path = format!("{ACCOUNT}/gateways/default/provider_configs/{}", kept["id"].as_str().unwrap());
+    let mut back = server.get(&path).await.json()["result"].clone();
+    back["rate_limit"] = Value::Null;
+    back["rate_limit_period"] = Value::Null;
+    back["secret"] = json!("sk-good");
+    let changed = server.send("PUT", &path, &[], back.to_string().as_bytes()).await;
+    assert_eq!((changed.status, &changed.json()["result"]["rate_limit"]), (200, &Value::Null), "{changed:?}");
+    for _ in 0..4 {
+        assert_eq!(ask(&[]).await.status, 200);
+    }
+}
+
+#[tokio::test]
+async fn an_accounts_own_provider_is_sent_its_headers_and_shows_their_ends_only() {
+    let upstream = provider("k-0123456789abcdef").await;
+    let fixture = before(&upstream, None, Reach::Private).await;
+    let server = &fixture.server;
+    let path = format!("{ACCOUNT}/custom-providers");
+    let headers = json!({"Authorization": "Bearer k-0123456789abcdef", "x-team": "search"}).to_string();
+    let wish = json!({"name": "Lab", "slug": "lab", "base_url": format!("http://{}/v1", upstream.address),
+        "headers": headers});
+    let made = server.post(&path, wish.to_string()).await;
+    assert!(made.status == 200 && !made.body.contains("0123456789"), "{made:?}");
+    let made = made.json()["result"].clone();
+    let body = || chat("a b", "").replace("\"echo\"", "\"custom-lab/echo\"");
+    assert_eq!(server.post(CHAT, body()).await.status, 200, "its key is the header");
+    assert_eq!(server.send("POST", CHAT, &["authorization: Bearer x"], body().as_bytes()).await.status, 200);
+
+    // What was shown can be sent back.
+    let one = format!("{path}/{}", made["id"].as_str().unwrap());
+    let shown = server.get(&one).await.json()["result"].clone();
+    assert_eq!(shown["headers"], json!({"authorization": "…cdef", "x-team": "…"}).to_string());
+    let back = server.send("PUT", &one, &[], shown.to_string().as_bytes()).await;
+    assert_eq!(back.status, 200, "{back:?}");
+    assert_eq!(server.post(CHAT, body()).await.status, 200);
+    let none = server.send("PATCH", &one, &[], br#"{"headers":null}"#).await;
+    assert_eq!(none.json()["result"]["headers"], Value::Null);
+    assert_eq!(server.post(CHAT, body()).await.status, 401);
+    let refused = server.send("PATCH", &one, &[], br#"{"headers":"{\"host\":\"x\"}"}"#).await;
+    assert!(refused.status == 400 && refused.body.contains("host"), "{refused:?}");
+}
+
+#[tokio::test]
+async fn an_edit_of_an_accounts_own_provider_empties_what_was_kept_of_its_answers() {
+    let (one, two) = (Server::start().await, Server::start().await);
+    let fixture = before(&one, None, Reach::Private).await;
+    let server = &fixture.server;
+    let gateway = format!("{ACCOUNT}/gateways/default");
+    assert_eq!(server.send("PUT", &gateway, &[], br#"{"cache_ttl":60}"#).await.status, 200);
+    let path = format!("{ACCOUNT}/custom-providers");
+    let wish = json!({"name": "Lab", "slug": "lab", "base_url": format!("http://{}/v1", one.address)});
+    let id = server.post(&path, wish.to_string()).await.json()["result"]["id"].clone();
+    let by_name = chat("a b", "").replace("\"echo\"", "\"custom-lab/echo\"");
+    let ask = async || {
+        let mut found = Vec::new();
+        for (path, body) in
+            [(CHAT, by_name.clone()), ("/v1/default/default/custom-lab/chat/completions", chat("a b", ""))]
+        {
+            found.push(server.post(path, body).await.header("cf-aig-cache-status").map(str::to_owned));
+        }
+        found.into_iter().flatten().collect::<Vec<_>>()
+    };
+    assert_eq!(ask().await, ["MISS", "MISS"]);
+    assert_eq!(ask().await, ["HIT", "HIT"]);
+    let moved = json!({"base_url": format!("http://{}/v1", two.address)}).to_string();
+    let one_path = format!("{path}/{}", id.as_str().unwrap());
+    assert_eq!(server.send("PATCH", &one_path, &[], moved.as_bytes()).await.status, 200);
+    assert_eq!(ask().await, ["MISS", "MISS"]);
 }
 
 #[tokio::test]
