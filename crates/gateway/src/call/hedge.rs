@@ -90,7 +90,8 @@ impl Proxy {
                 Some(delay) => timeout(delay, one.as_mut()).await.ok(),
             };
             if early.is_none() {
-                second = self.beside(ledger, call, first.step).await;
+                // Rare and large.
+                second = Box::pin(self.beside(ledger, call, first.step)).await;
                 began_second = self.clock.now();
             }
             match (early, &second) {
@@ -99,7 +100,8 @@ impl Proxy {
                 (None, Some(second)) => {
                     let slug = &*second.target.provider.slug;
                     tracing::debug!(provider = slug, "a second request is sent beside a slow one");
-                    race(one, pin!(self.attempts(call, second.target, &second.signed))).await
+                    let mut two = Box::pin(self.attempts(call, second.target, &second.signed));
+                    race(one, two.as_mut()).await
                 }
             }
         };

@@ -7,6 +7,7 @@
 //! the first key on one is needed, be there an `--api-key` or not.
 
 use super::dispatch::Behind;
+use super::logged::Turned;
 use super::refusal::{Dialect, Refusal};
 use super::socket::{KEY_PROTOCOL, Shown};
 use super::{App, fresh_id, policy, routes, universal};
@@ -41,7 +42,14 @@ pub(super) async fn front(State(front): State<Front>, mut request: Request, next
 
     let admitted = admit(&app, &mut request, route.as_deref()).await;
     let mut response = match admitted {
-        Err(error) => Refusal(error).into_response(),
+        Err(refused) => {
+            let told = Refusal(refused.error).into_response();
+            let known = refused.caller.as_deref();
+            match known.and_then(|caller| Turned::new(route.as_deref(), &path, request.headers(), caller)) {
+                Some(turned) => Box::pin(turned.log(&app, told)).await,
+                None => told,
+            }
+        }
         Ok(()) => {
             request.extensions_mut().insert(behind);
             AssertUnwindSafe(next.run(request)).catch_unwind().await.unwrap_or_else(|_| {
@@ -81,8 +89,20 @@ pub(super) async fn front(State(front): State<Front>, mut request: Request, next
     response
 }
 
+/// Why a request may not come in, and who asked, where that is known by a key.
+struct Refused {
+    error: Error,
+    caller: Option<Box<Caller>>,
+}
+
+impl From<Error> for Refused {
+    fn from(error: Error) -> Self {
+        Self { error, caller: None }
+    }
+}
+
 /// Says who asks, for everything behind, or why the request may not come in.
-async fn admit(app: &App, request: &mut Request, route: Option<&str>) -> Result<(), Error> {
+async fn admit(app: &App, request: &mut Request, route: Option<&str>) -> Result<(), Refused> {
     let nowhere = universal::no_gateway(request, route);
     let route = route.filter(|_| nowhere.is_none());
     let mut caller = match &app.gateway {
@@ -94,10 +114,26 @@ async fn admit(app: &App, request: &mut Request, route: Option<&str>) -> Result<
         }
     };
     if let Some(nowhere) = nowhere {
-        return Err(nowhere);
+        return Err(nowhere.into());
     }
+    match placed(app, request, route, &mut caller).await {
+        Ok(()) => {
+            request.extensions_mut().insert(caller);
+            Ok(())
+        }
+        Err(error) => Err(Refused { error, caller: Some(Box::new(caller)) }),
+    }
+}
+
+/// What a request says of itself, and through which gateway it goes.
+async fn placed(
+    app: &App,
+    request: &mut Request,
+    route: Option<&str>,
+    caller: &mut Caller,
+) -> Result<(), Error> {
     let headers = request.headers();
-    described(&mut caller, headers)?;
+    described(caller, headers)?;
     let named = headers.get(GATEWAY).and_then(|id| id.to_str().ok());
     let in_path = route.filter(|route| !route.starts_with(CONTROL));
     let in_path = in_path.and_then(|route| parameter(route, request.uri().path(), "{gateway}"));
@@ -110,7 +146,6 @@ async fn admit(app: &App, request: &mut Request, route: Option<&str>) -> Result<
         })?;
         caller.gateway = id.into();
     }
-    request.extensions_mut().insert(caller);
     Ok(())
 }
 
@@ -143,7 +178,7 @@ async fn keyed(
     gateway: Option<&Gateway>,
     request: &mut Request,
     route: Option<&str>,
-) -> Result<Caller, Error> {
+) -> Result<Caller, Refused> {
     let path = request.uri().path();
     let account = route.and_then(|route| parameter(route, path, "{account}")).map(str::to_owned);
     let open = routes::OPEN.contains(&path);
@@ -168,7 +203,14 @@ async fn keyed(
         let Some(gateway) = gateway else { continue };
         if let Some(key) = gateway.authenticate(&key).await? {
             hide(request, header);
-            found.get_or_insert_with(|| allowed(&key, account.as_deref(), route, open));
+            found.get_or_insert_with(|| {
+                let (account_of, id) = (key.account.as_str().into(), Some(key.id.clone()));
+                let caller = Caller { account: account_of, key: id, ..Caller::default() };
+                match allowed(&key, account.as_deref(), route, open) {
+                    Ok(()) => Ok(caller),
+                    Err(error) => Err(Refused { error, caller: Some(Box::new(caller)) }),
+                }
+            });
         }
     }
     if let Some(found) = found {
@@ -177,10 +219,10 @@ async fn keyed(
     if open {
         return Ok(Caller::default());
     }
-    Err(Error::new(
-        ErrorKind::Unauthorized,
-        "No valid API key was given; send it as 'Authorization: Bearer KEY'",
-    ))
+    // Whoever has none could fill a log with it.
+    app.metrics.keyless();
+    let why = "No valid API key was given; send it as 'Authorization: Bearer KEY'";
+    Err(Error::new(ErrorKind::Unauthorized, why).into())
 }
 
 /// Takes away a header that showed a key.
@@ -199,7 +241,7 @@ fn hide(request: &mut Request, header: &'static str) {
 }
 
 /// Holds a key to its account and scopes.
-fn allowed(key: &Key, account: Option<&str>, route: Option<&str>, open: bool) -> Result<Caller, Error> {
+fn allowed(key: &Key, account: Option<&str>, route: Option<&str>, open: bool) -> Result<(), Error> {
     let forbidden = |why: String| Err(Error::new(ErrorKind::Forbidden, why));
     if account.is_some_and(|account| account != key.account) {
         return forbidden(format!(
@@ -217,7 +259,7 @@ fn allowed(key: &Key, account: Option<&str>, route: Option<&str>, open: bool) ->
     if !has && !open {
         return forbidden(format!("This key has no scope '{scope}'"));
     }
-    Ok(Caller { account: key.account.as_str().into(), key: Some(key.id.clone()), ..Caller::default() })
+    Ok(())
 }
 
 /// The segment of a path that stands where the route has this parameter.

@@ -4,13 +4,13 @@
 //! Nothing is waited for here and no body is copied unless the gateway stores payloads. A request without a gateway, on
 //! a server that keeps nothing, is not followed. Not here: the record (`gateway::log`).
 
-use super::App;
 use super::front::parameter;
-use super::refusal::Dialect;
+use super::refusal::{Dialect, Refusal};
+use super::{App, routes};
 use axum::body::Body;
 use axum::extract::Request;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use gateway::Caller;
 use gateway::log::{Answered, Asked, Collect, Trace};
@@ -55,13 +55,50 @@ impl Drop for Followed {
 
 /// Begins to follow a request, and has its caller carry that along.
 pub(super) async fn begin(app: &App, route: &str, request: &mut Request) -> Option<Followed> {
-    let gateway = app.gateway.as_ref()?;
     let asked = asked(route, request.uri().path(), request.headers());
     let caller = request.extensions_mut().get_mut::<Caller>()?;
+    let followed = follow(app, caller, asked).await?;
+    caller.trace = Some(followed.trace.clone());
+    Some(followed)
+}
+
+async fn follow(app: &App, caller: &Caller, asked: Asked) -> Option<Followed> {
+    let gateway = app.gateway.as_ref()?;
     let named = gateway.gateway(&caller.account, &caller.gateway).await.ok()?;
-    let trace = gateway.logs().trace(caller, &named, asked);
-    caller.trace = Some(trace.clone());
-    Some(Followed { trace, told: false })
+    Some(Followed { trace: gateway.logs().trace(caller, &named, asked), told: false })
+}
+
+/// A request that is turned away before it comes to its gateway: by a limit of its key, or since it may not be asked so.
+/// It is logged there all the same, so that whoever manages the gateway sees it.
+pub(super) struct Turned {
+    caller: Caller,
+    asked: Asked,
+    dialect: Dialect,
+}
+
+impl Turned {
+    /// Nothing where the route leads to no model.
+    pub(super) fn new(route: Option<&str>, path: &str, headers: &HeaderMap, caller: &Caller) -> Option<Self> {
+        let route =
+            route.filter(|route| routes::ASKING.contains(route) || routes::UNIVERSAL.contains(route))?;
+        let dialect = Dialect::spoken(path, headers);
+        Some(Self { caller: caller.clone(), asked: asked(route, path, headers), dialect })
+    }
+
+    pub(super) fn of(route: Option<&str>, request: &Request) -> Option<Self> {
+        Self::new(route, request.uri().path(), request.headers(), request.extensions().get()?)
+    }
+
+    /// Logs it with what the client is told.
+    pub(super) async fn log(self, app: &App, refused: Response) -> Response {
+        let Self { caller, asked, dialect } = self;
+        match follow(app, &caller, asked).await {
+            Some(followed) => {
+                followed.end(dialect, Ok(refused)).unwrap_or_else(|error| Refusal(error).into_response())
+            }
+            None => refused,
+        }
+    }
 }
 
 fn asked(route: &str, path: &str, headers: &HeaderMap) -> Asked {

@@ -10,6 +10,8 @@ const REQUESTS: (&str, &str) = ("hearth_http_requests_total", "Requests answered
 const STREAMS: (&str, &str) = ("hearth_http_streams", "Answers being streamed now.");
 const ABANDONED: (&str, &str) =
     ("hearth_http_streams_abandoned_total", "Streams whose client went away before the end.");
+const KEYLESS: (&str, &str) =
+    ("hearth_http_keyless_total", "Requests refused because they showed no valid key; they are in no log.");
 
 /// Counters of the server.
 #[derive(Default)]
@@ -18,6 +20,7 @@ pub(super) struct Metrics {
     requests: Mutex<BTreeMap<(Option<String>, u16), u64>>,
     streams: AtomicI64,
     abandoned: AtomicU64,
+    keyless: AtomicU64,
 }
 
 impl Metrics {
@@ -25,6 +28,11 @@ impl Metrics {
     pub(super) fn count(&self, route: Option<&str>, status: u16) {
         let mut requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
         *requests.entry((route.map(str::to_owned), status)).or_default() += 1;
+    }
+
+    /// Counts a request that showed no key of ours where one is needed.
+    pub(super) fn keyless(&self) {
+        self.keyless.fetch_add(1, Ordering::Relaxed);
     }
 
     /// All of them in Prometheus' text form.
@@ -44,6 +52,8 @@ impl Metrics {
         let _ = writeln!(out, "{} {}", STREAMS.0, self.streams.load(Ordering::Relaxed));
         head(&mut out, ABANDONED, "counter");
         let _ = writeln!(out, "{} {}", ABANDONED.0, self.abandoned.load(Ordering::Relaxed));
+        head(&mut out, KEYLESS, "counter");
+        let _ = writeln!(out, "{} {}", KEYLESS.0, self.keyless.load(Ordering::Relaxed));
         out
     }
 }

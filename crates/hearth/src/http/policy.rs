@@ -16,6 +16,7 @@ pub(super) use dlp::FOUND as DLP_FOUND;
 
 use super::body::{Body, ahead};
 use super::dispatch::Nested;
+use super::logged::Turned;
 use super::refusal::{Dialect, Refusal};
 use super::routed::Named;
 use super::trail::Trail;
@@ -57,7 +58,10 @@ async fn pass(app: &Arc<App>, route: Option<&str>, request: Request, next: Next)
         && let Some(key) = limits::key(&request, route)
         && let Some(refused) = limits::of_key(app, &key).await
     {
-        return Ok(refused);
+        return Ok(match Turned::of(route, &request) {
+            Some(turned) => Box::pin(turned.log(app, refused)).await,
+            None => refused,
+        });
     }
     let Some(route) = route.filter(|route| routes::ASKING.contains(route)) else {
         return Ok(next.run(request).await);

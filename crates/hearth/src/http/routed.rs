@@ -4,10 +4,10 @@
 //! (`dispatch.rs`); so translation, policy and ledger are those of any request. The next one is asked only where there is
 //! no answer yet: what has begun to stream is never asked for again.
 
-use super::App;
 use super::body::Body;
 use super::dispatch::{Behind, InRoute, Inner, is_answer, status};
 use super::openai::session;
+use super::{App, routes};
 use axum::extract::Request;
 use axum::http::uri::PathAndQuery;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
@@ -63,7 +63,7 @@ pub(super) fn named(route: &str, request: &Request) -> Named {
     let path = request.uri().path();
     let rest = match route {
         "/client/v4/accounts/{account}/ai/run/{*model}" => path.splitn(8, '/').nth(7),
-        "/v1/{account}/{gateway}/{provider}/{*path}" => {
+        routes::PROVIDER => {
             let mut segments = path.splitn(6, '/').skip(4);
             match (segments.next(), segments.next()) {
                 (Some("compat"), _) => None,

@@ -297,7 +297,7 @@ pub(super) const ROUTES: &[Route] = &[
         handler: || get(socket::open).post(universal::universal),
     },
     Route {
-        path: "/v1/{account}/{gateway}/{provider}/{*path}",
+        path: PROVIDER,
         about: "ANY   AI Gateway: a provider's own API, or compat/chat/completions for every provider",
         handler: || any(providers::pass),
     },
@@ -362,6 +362,7 @@ pub(super) const ROUTES: &[Route] = &[
 
 /// Routes that ask a model for something.
 pub(super) const ASKING: &[&str] = &[
+    PROVIDER,
     "/v1/chat/completions",
     "/v1/completions",
     "/v1/responses",
@@ -378,10 +379,15 @@ pub(super) const ASKING: &[&str] = &[
     "/client/v4/accounts/{account}/ai/v1/embeddings",
     "/client/v4/accounts/{account}/ai/v1/rerank",
     "/client/v4/accounts/{account}/ai/v1/messages",
-    "/v1/{account}/{gateway}/{provider}/{*path}",
     "/run",
     "/ai-gateway/run",
 ];
+
+/// AI Gateway's way to a provider.
+pub(super) const PROVIDER: &str = "/v1/{account}/{gateway}/{provider}/{*path}";
+
+/// Where lists of requests to models are asked.
+pub(super) const UNIVERSAL: &[&str] = &["/v1/{account}/{gateway}", "/ai-gateway/universal/run/{gateway}"];
 
 /// Routes that need no key: they tell nothing worth protecting and probes have none.
 pub(super) const OPEN: &[&str] = &["/", HEALTH];

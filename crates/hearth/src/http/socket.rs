@@ -7,9 +7,10 @@
 
 use super::body::{Body, Held};
 use super::dispatch::{Behind, status};
+use super::logged::Turned;
 use super::refusal::{Answered, Dialect};
 use super::universal::Entry;
-use super::{App, policy};
+use super::{App, policy, routes};
 use axum::body::to_bytes;
 use axum::extract::ws::{Message, WebSocket, WebSocketUpgrade};
 use axum::extract::{FromRequestParts, Request, State};
@@ -273,6 +274,12 @@ async fn answer(session: &Session, body: Body, event_id: &Value, out: &Out) -> R
     if let Some(key) = &session.caller.key
         && let Some(limited) = policy::count(app, key).await
     {
+        let uri = entry.uri(&session.caller, "request")?;
+        let turned = Turned::new(Some(routes::PROVIDER), uri.path(), &session.headers, &session.caller);
+        let limited = match turned {
+            Some(turned) => turned.log(app, limited).await,
+            None => limited,
+        };
         let (_, metadata) = about(&limited, event_id);
         return refused(limited, metadata, out).await;
     }

@@ -110,7 +110,7 @@ impl Entry {
     }
 
     /// AI Gateway's path to it.
-    fn uri(&self, caller: &Caller, at: &str) -> Result<Uri, Error> {
+    pub(super) fn uri(&self, caller: &Caller, at: &str) -> Result<Uri, Error> {
         let path = format!("/v1/{}/{}/{}/{}", caller.account, caller.gateway, self.provider, self.endpoint);
         path.parse().map_err(|_| {
             let place = format!("{at}.endpoint");

@@ -46,6 +46,14 @@ impl Fixture {
         }
     }
 
+    /// How many logs there are when all that wait are written.
+    async fn logs_now(&self) -> usize {
+        while self.gateway.logs().waiting() > 0 {
+            tokio::task::yield_now().await;
+        }
+        self.gateway.list_logs(&Query::new(DEFAULT, DEFAULT), 0, 1000).await.unwrap().len()
+    }
+
     async fn set(&self, settings: serde_json::Value) {
         let fields = settings.as_object().unwrap();
         self.gateway.update_gateway(DEFAULT, DEFAULT, fields).await.unwrap();
@@ -121,6 +129,45 @@ async fn failed_providers_and_refused_requests_are_logged_too() {
     assert_eq!(reply.status, 400);
     let log = fixture.logs(5).await.pop().unwrap();
     assert_eq!((log.provider.as_str(), log.path.as_str()), ("nobody", "x"));
+}
+
+/// Without them an operator would not see why a key's requests fail.
+#[tokio::test]
+async fn what_a_keys_limit_or_its_scope_refuses_is_logged_and_what_shows_no_key_is_counted_alone() {
+    let upstream = Server::start().await;
+    let fixture = before(&upstream).await;
+    let limits = Limits { requests_per_minute: Some(1), ..Limits::default() };
+    let (key, secret) = fixture.key(DEFAULT, "inference", limits).await;
+    let (manager, theirs) = fixture.key(DEFAULT, "admin", Limits::default()).await;
+    let (bearer, theirs) =
+        (format!("authorization: Bearer {}", secret.0), format!("authorization: Bearer {}", theirs.0));
+    let body = chat("a", "");
+    let ask = async |path: &str, headers: &[&str]| {
+        fixture.server.send("POST", path, headers, body.as_bytes()).await.status
+    };
+    assert_eq!(ask(CHAT, &[]).await, 401);
+    assert_eq!(ask(CHAT, &["authorization: Bearer hearth_unknown"]).await, 401);
+    assert_eq!(ask(CHAT, &[&bearer]).await, 200);
+    for (headers, path, status, whose, why) in [
+        (vec![bearer.as_str(), "cf-aig-metadata: {\"team\":\"a\"}"], CHAT, 429, &key, "may ask 1 times"),
+        (vec![&bearer], "/v1/default/default", 429, &key, "may ask 1 times"),
+        (vec![&theirs], CHAT, 403, &manager, "no scope 'inference'"),
+        (vec![&bearer, "cf-aig-gateway-id: none"], CHAT, 400, &key, "none"),
+        (vec![&bearer, "cf-aig-custom-cost: 1"], CHAT, 400, &key, "cf-aig-custom-cost"),
+    ] {
+        let before = fixture.logs_now().await;
+        assert_eq!(ask(path, &headers).await, status, "{path} {headers:?}");
+        let log = fixture.logs(before + 1).await.pop().unwrap();
+        assert_eq!((log.status, log.key.as_ref()), (status, Some(&whose.id)), "{log:?}");
+        assert!(log.error.as_deref().is_some_and(|error| error.contains(why)), "{log:?}");
+        assert_eq!((log.gateway.as_str(), log.path.as_str()), (DEFAULT, path), "{log:?}");
+        assert_eq!(log.metadata.len(), usize::from(headers.len() > 1 && status == 429));
+    }
+    // What leads nowhere is asked of no model.
+    assert_eq!(ask("/v1/nowhere", &[&bearer]).await, 429);
+    assert_eq!(fixture.logs_now().await, 6);
+    let metrics = fixture.server.send("GET", "/metrics", &[&theirs], b"").await.body;
+    assert!(metrics.contains("hearth_http_keyless_total 2\n"), "{metrics}");
 }
 
 /// Row 16 of the public faults: status 499, with what was used until the client left.

@@ -227,6 +227,12 @@ async fn a_key_is_looked_at_before_each_message_and_limited_by_them() {
     assert_eq!(ask(&mut limited).await, None);
     let later = [ask(&mut limited).await, ask(&mut limited).await, ask(&mut limited).await];
     assert!(later.contains(&Some(429)), "{later:?}");
+    // Whoever manages the gateway sees it.
+    let query = gateway::log::Query::new("default", "default");
+    let is_limit = |log: &gateway::log::Record| log.status == 429 && log.path == "v1/chat/completions";
+    while !fixture.gateway.list_logs(&query, 0, 1000).await.unwrap().iter().any(is_limit) {
+        tokio::task::yield_now().await;
+    }
     assert_eq!(ask(&mut revoked).await, None);
     fixture.gateway.revoke_key(&key.id.0).await.unwrap();
     assert_eq!(ask(&mut revoked).await, Some(401));
