@@ -42,6 +42,8 @@ pub struct GenerateRequest {
     pub template_variables: IndexMap<String, Value>,
     /// The session this request belongs to, for affinity.
     pub session: Option<String>,
+    /// Who of the caller's own users asks, as the caller calls them; providers want it against abuse.
+    pub user: Option<String>,
     /// Keeps this caller's cached prefixes apart from all others'.
     pub cache_salt: Option<String>,
     /// Whether the caller reads the answer as it is made; who can do no better may then give it at once.

@@ -262,10 +262,14 @@ impl History {
             Some(other) => return Err(wrong_type(&path, "a string or an array of blocks", &other)),
         }
         // Templates have no word for a failure, so the text says it.
-        let told = matches!(parts.first(), Some(Part::Text(text)) if begins_with_error(text));
-        if failed && !told {
-            parts.insert(0, Part::Text("Error: ".to_owned()));
-            written.parts.insert(0, spot);
+        match parts.first_mut() {
+            _ if !failed => {}
+            Some(Part::Text(text)) if begins_with_error(text) => {}
+            Some(Part::Text(text)) => text.insert_str(0, "Error: "),
+            _ => {
+                parts.insert(0, Part::Text("Error: ".to_owned()));
+                written.parts.insert(0, spot);
+            }
         }
         let cache_marks = cache.map(|keep| CacheMark { part: None, keep }).into_iter().collect();
         let message = Message { tool_call_id: Some(id), cache_marks, ..said(Role::Tool, parts) };

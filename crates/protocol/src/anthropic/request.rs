@@ -80,6 +80,7 @@ fn read(body: &[u8], answer: bool) -> Result<MessagesRequest, Error> {
     layout.format = output.place;
     layout.variables = fields.has("chat_template_kwargs");
     let stream = fields.boolean("stream")?.unwrap_or(false);
+    let session = session(&mut fields)?;
     let request = GenerateRequest {
         model,
         input: Input::Chat(messages),
@@ -92,7 +93,8 @@ fn read(body: &[u8], answer: bool) -> Result<MessagesRequest, Error> {
         stop: shared::stops(&mut fields, "stop_sequences")?,
         choices: 1,
         template_variables: variables(&mut fields, thinking.on, output.effort)?,
-        session: session(&mut fields)?,
+        user: session.clone(),
+        session,
         cache_salt: shared::label(&mut fields, "cache_salt")?,
         ignore_eos: fields.boolean("ignore_eos")?.unwrap_or(false),
         reasoning_budget: thinking.budget,
@@ -236,7 +238,7 @@ fn json_schema(mut format: Object) -> Result<ResponseFormat, Error> {
     Ok(ResponseFormat::JsonSchema { name, schema, strict: Some(true) })
 }
 
-/// `metadata.user_id`: agents put the session into it.
+/// `metadata.user_id`: the caller's user, into which agents put the session.
 fn session(fields: &mut Object) -> Result<Option<String>, Error> {
     let Some(mut metadata) = fields.object("metadata")? else { return Ok(None) };
     let session = shared::label(&mut metadata, "user_id")?;

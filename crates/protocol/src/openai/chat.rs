@@ -57,6 +57,7 @@ pub fn parse(body: &[u8]) -> Result<ChatRequest, Error> {
         reasoning_budget: None,
         template_variables: local::template_variables(&mut fields, &mut places)?,
         session: shared::label(&mut fields, "prompt_cache_key")?,
+        user: local::user(&mut fields),
         cache_salt: shared::label(&mut fields, "cache_salt")?,
         stream: stream.on,
     };

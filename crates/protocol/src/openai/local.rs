@@ -55,6 +55,12 @@ pub(crate) fn pass_over(fields: &mut Object) -> Result<(), Error> {
     Ok(())
 }
 
+/// Who of the caller's users asks: `safety_identifier`, or the older `user`. What is no text says nothing.
+pub(crate) fn user(fields: &mut Object) -> Option<String> {
+    let mut said = ["safety_identifier", "user"].into_iter().filter_map(|name| fields.take(name));
+    said.find_map(|value| value.as_str().filter(|user| !user.is_empty()).map(str::to_owned))
+}
+
 /// The template's variables: `chat_template_kwargs`, and the switches for thinking that stand beside it elsewhere,
 /// `enable_thinking` and `thinking`. What `chat_template_kwargs` says goes before.
 pub(crate) fn template_variables(

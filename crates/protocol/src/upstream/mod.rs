@@ -1,5 +1,9 @@
 //! What readers and writers of the providers' dialects have in common.
 
+mod conversation;
+
+pub(crate) use conversation::{arguments, id_of, is_blank, object_schema, turns};
+
 use crate::{Delta, Error, ErrorKind, FinishReason, GenerateRequest, ReasoningEffort};
 use serde_json::{Map, Number, Value};
 
@@ -173,6 +177,10 @@ impl InOrder {
 }
 
 #[cfg(test)]
+mod litellm_tests;
+#[cfg(test)]
 mod order_tests;
+#[cfg(test)]
+pub(crate) mod testing;
 #[cfg(test)]
 mod tests;

@@ -5,8 +5,9 @@ use crate::anthropic::{self, EventWriter, MessageWriter};
 use crate::openai::chat::{self, ChunkWriter};
 use crate::openai::upstream::Speaker;
 use crate::openai::{self, Head};
+use crate::upstream::testing::gathered;
 use crate::{
-    Answer, AnswerReader, Delta, Error, Event, FinishReason, GenerateRequest, Input, Message, Part, Role,
+    AnswerReader, Delta, Error, Event, FinishReason, GenerateRequest, Input, Message, Part, Role,
     StreamWriter, Thought, ToolCall, Usage,
 };
 use proptest::prelude::*;
@@ -28,12 +29,6 @@ fn from_openai(events: &[Value]) -> Result<Vec<Delta>, Error> {
 
 fn from_anthropic(events: &[Value]) -> Result<Vec<Delta>, Error> {
     read(&mut anthropic::upstream::Reader::new(), events)
-}
-
-fn gathered(deltas: Vec<Delta>) -> Answer {
-    let mut answer = Answer::new(1);
-    deltas.into_iter().for_each(|delta| answer.push(delta));
-    answer
 }
 
 fn chunk(delta: Value) -> Value {

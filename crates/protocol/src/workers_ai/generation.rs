@@ -92,6 +92,7 @@ pub fn parse(model: &str, input: Value, at: InputAt) -> Result<TextRequest, Erro
         reasoning_budget: None,
         template_variables,
         session: shared::label(&mut fields, "prompt_cache_key")?,
+        user: local::user(&mut fields),
         cache_salt: shared::label(&mut fields, "cache_salt")?,
         stream: stream.on,
     };

@@ -96,6 +96,7 @@ prop_compose! {
             stop,
             choices: 1,
             template_variables: ["enable_thinking", "thinking"].map(|name| (name.to_owned(), thinks.into())).into(),
+            user: session.clone(),
             session,
             reasoning_budget: thinks.then_some(1024),
             ..GenerateRequest::default()

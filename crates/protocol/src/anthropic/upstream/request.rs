@@ -4,7 +4,7 @@
 
 use crate::anthropic::written_id;
 use crate::openai::to_json;
-use crate::upstream::{budget, number, wordless};
+use crate::upstream::{arguments, budget, id_of, is_blank, number, object_schema, turns, wordless};
 use crate::{
     CacheFor, CacheMark, Error, GenerateRequest, Input, Message, Part, ResponseFormat, Role, Thought, Tool,
     ToolChoice,
@@ -42,6 +42,12 @@ pub fn write(request: &GenerateRequest, model: &str) -> Result<String, Error> {
         if let Some(choice) = tool_choice(request) {
             put("tool_choice", choice);
         }
+    } else if let Some(tools) = called(messages) {
+        put("tools", tools);
+        put("tool_choice", json!({"type": "none"}));
+    }
+    if let Some(user) = &request.user {
+        put("metadata", json!({"user_id": user}));
     }
     if let Some(budget) = budget {
         put("thinking", json!({"type": "enabled", "budget_tokens": budget}));
@@ -126,6 +132,19 @@ pub(crate) fn thought(request: &GenerateRequest, messages: &[Message]) -> Option
     }
 }
 
+/// Tools of the names that were called before, where the request has none: calls without tools are refused ("Requests which
+/// include `tool_use` or `tool_result` blocks must define tools").
+fn called(messages: &[Message]) -> Option<Value> {
+    let mut names: Vec<&str> = Vec::new();
+    for call in messages.iter().flat_map(|message| &message.tool_calls) {
+        if !names.contains(&call.name.as_str()) {
+            names.push(&call.name);
+        }
+    }
+    let tool = |name: &&str| json!({"name": name, "input_schema": object_schema(None)});
+    (!names.is_empty()).then(|| names.iter().map(tool).collect())
+}
+
 fn tool_choice(request: &GenerateRequest) -> Option<Value> {
     let mut choice = match &request.tool_choice {
         ToolChoice::Auto => json!({"type": "auto"}),
@@ -146,12 +165,7 @@ fn tool(tool: &Tool) -> Value {
     if let Some(description) = &tool.description {
         written["description"] = description.as_str().into();
     }
-    let nothing = || json!({"type": "object", "properties": {}});
-    let mut schema = tool.parameters.clone().unwrap_or_else(nothing);
-    if let Some(schema) = schema.as_object_mut() {
-        schema.entry("type").or_insert_with(|| "object".into());
-    }
-    written["input_schema"] = schema;
+    written["input_schema"] = object_schema(tool.parameters.as_ref());
     if tool.strict == Some(true) {
         written["strict"] = true.into();
     }
@@ -168,31 +182,15 @@ fn cache_control(keep: CacheFor) -> Value {
     }
 }
 
-/// The system's blocks and the turns. All system messages stand in front, wherever they were: this API has one place
-/// for them. Results of tools and what the user says next are one turn of the user's.
+/// The system's blocks and the turns. Results of tools and what the user says next are one turn of the user's.
 fn conversation(messages: &[Message], thinks: bool) -> Result<(Vec<Value>, Vec<Value>), Error> {
-    let mut system = Vec::new();
-    let mut turns: Vec<(&str, Vec<Value>)> = Vec::new();
-    for (index, message) in messages.iter().enumerate() {
-        let (role, blocks) = match message.role {
-            Role::System | Role::Developer => {
-                let images = message.content.0.iter().position(|part| matches!(part, Part::Image { .. }));
-                if let Some(image) = images {
-                    return Err(wordless(&format!("messages[{index}].content[{image}].image_url"), DIALECT));
-                }
-                system.extend(blocks(message)?);
-                continue;
-            }
-            Role::User => ("user", blocks(message)?),
-            Role::Tool => ("user", vec![result(message)?]),
+    let (system, turns) = turns(messages, DIALECT, |index, message| {
+        Ok(match message.role {
+            Role::Tool => ("user", vec![result(message)]),
             Role::Assistant => ("assistant", assistant(index, message, thinks)?),
-        };
-        match turns.last_mut() {
-            Some((last, said)) if *last == role => said.extend(blocks),
-            _ if blocks.is_empty() => {}
-            _ => turns.push((role, blocks)),
-        }
-    }
+            Role::System | Role::Developer | Role::User => ("user", blocks(message)),
+        })
+    })?;
     let turns = turns.into_iter().map(|(role, content)| json!({"role": role, "content": content}));
     Ok((system, turns.collect()))
 }
@@ -214,13 +212,9 @@ fn assistant(index: usize, message: &Message, thinks: bool) -> Result<Vec<Value>
         ..message.clone()
     };
     let thoughts = written.len();
-    written.extend(blocks(&own)?);
+    written.extend(blocks(&own));
     for (number, call) in message.tool_calls.iter().enumerate() {
-        let arguments = Some(call.arguments.trim()).filter(|arguments| !arguments.is_empty());
-        let input = serde_json::from_str::<Map<String, Value>>(arguments.unwrap_or("{}")).map_err(|_| {
-            let path = format!("messages[{index}].tool_calls[{number}].function.arguments");
-            Error::invalid(&path, format!("'{path}' must be a JSON object, as {DIALECT} has it"))
-        })?;
+        let input = arguments(call, index, number, DIALECT)?;
         written.push(json!({"type": "tool_use", "id": id(&call.id), "name": call.name, "input": input}));
     }
     if written.len() == thoughts {
@@ -233,8 +227,8 @@ fn assistant(index: usize, message: &Message, thinks: bool) -> Result<Vec<Value>
     Ok(written)
 }
 
-fn result(message: &Message) -> Result<Value, Error> {
-    let inner = blocks(&Message { cache_marks: Vec::new(), ..message.clone() })?;
+fn result(message: &Message) -> Value {
+    let inner = blocks(&Message { cache_marks: Vec::new(), ..message.clone() });
     let id = id(message.tool_call_id.as_deref().unwrap_or_default());
     let mut written = json!({"type": "tool_result", "tool_use_id": id});
     if !inner.is_empty() {
@@ -243,16 +237,16 @@ fn result(message: &Message) -> Result<Value, Error> {
     if let Some(mark) = message.cache_marks.last() {
         written["cache_control"] = cache_control(mark.keep);
     }
-    Ok(written)
+    written
 }
 
 /// Text and images. Texts of nothing but space are not taken; a mark behind one stands behind what comes before it.
-fn blocks(message: &Message) -> Result<Vec<Value>, Error> {
+fn blocks(message: &Message) -> Vec<Value> {
     let mut written: Vec<Value> = Vec::with_capacity(message.content.0.len());
     let last = message.content.0.len().saturating_sub(1);
     for (at, part) in message.content.0.iter().enumerate() {
         match part {
-            Part::Text(text) if text.trim().is_empty() => {}
+            Part::Text(text) if is_blank(text) => {}
             Part::Text(text) => written.push(json!({"type": "text", "text": text})),
             Part::Image { url, .. } => written.push(json!({"type": "image", "source": source(url)})),
         }
@@ -262,7 +256,7 @@ fn blocks(message: &Message) -> Result<Vec<Value>, Error> {
             block["cache_control"] = cache_control(mark.keep);
         }
     }
-    Ok(written)
+    written
 }
 
 fn source(url: &str) -> Value {
@@ -281,6 +275,5 @@ fn source(url: &str) -> Value {
 
 /// A call's id in the letters that this API takes.
 fn id(id: &str) -> String {
-    let taken = |c: char| if c.is_ascii_alphanumeric() || "_-".contains(c) { c } else { '_' };
-    written_id(id).chars().map(taken).collect()
+    id_of(&written_id(id), "_-")
 }

@@ -1,10 +1,11 @@
 //! Canonical request to the body of Converse.
 //!
-//! The order of members, blocks and tools is always the same, so that a provider's cache finds what it has seen.
+//! What fields may hold is what the service model of `bedrock-runtime` says (botocore 1.44.8); what it does not say and the
+//! service refuses all the same stands beside each rule. The order of members, blocks and tools is always the same, so that a provider's cache finds what it has seen.
 
 use crate::anthropic::upstream::thought;
 use crate::openai::to_json;
-use crate::upstream::{budget, number, wordless};
+use crate::upstream::{arguments, budget, id_of, is_blank, number, object_schema, turns, wordless};
 use crate::{
     CacheFor, Error, GenerateRequest, Input, Message, Part, ResponseFormat, Role, Thought, Tool, ToolChoice,
 };
@@ -24,10 +25,12 @@ const ID_MAX: usize = 64;
 /// When the request holds what the dialect, or the model's maker, has no words for.
 pub fn write(request: &GenerateRequest, model: &str) -> Result<String, Error> {
     let Input::Chat(messages) = &request.input else { return Err(wordless("prompt", DIALECT)) };
-    let claude = model.contains("anthropic.");
-    refuse(request, claude)?;
-    let budget = thought(request, messages).filter(|_| claude);
-    let (system, turns) = conversation(messages, budget.is_some())?;
+    let maker = Maker::of(model);
+    refuse(request, maker)?;
+    let budget = thought(request, messages).filter(|_| maker == Maker::Anthropic);
+    let tools = tools(request, maker);
+    let writer = Writer { thinks: budget.is_some(), calls: tools.is_some(), maker };
+    let (system, turns) = writer.conversation(messages)?;
     let mut body = Map::new();
     let mut put = |name: &str, value: Value| body.insert(name.to_owned(), value);
     put("messages", turns.into());
@@ -38,25 +41,84 @@ pub fn write(request: &GenerateRequest, model: &str) -> Result<String, Error> {
     if !config.is_empty() {
         put("inferenceConfig", config.into());
     }
-    if let Some(tools) = tools(request, messages)? {
+    let more = of_the_maker(request, maker, budget, tools.is_some());
+    if let Some(tools) = tools {
         put("toolConfig", tools);
     }
+    if !more.is_empty() {
+        put("additionalModelRequestFields", more.into());
+    }
+    if let ResponseFormat::JsonSchema { name, schema, .. } = &request.response_format {
+        // The schema is a text there.
+        let mut held = json!({"schema": to_json(schema)});
+        if let Some(name) = name {
+            held["name"] = name.as_str().into();
+        }
+        let structure = json!({"jsonSchema": held});
+        put("outputConfig", json!({"textFormat": {"type": "json_schema", "structure": structure}}));
+    }
+    Ok(to_json(&body))
+}
+
+/// Who made a model, as far as its requests are otherwise.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Maker {
+    Anthropic,
+    /// Amazon's own, which they call Nova.
+    Amazon,
+    Other,
+}
+
+impl Maker {
+    fn of(model: &str) -> Self {
+        if model.contains("anthropic.") {
+            Self::Anthropic
+        } else if model.contains("amazon.nova") {
+            Self::Amazon
+        } else {
+            Self::Other
+        }
+    }
+}
+
+/// What only a maker's models take, in the words of that maker.
+fn of_the_maker(
+    request: &GenerateRequest,
+    maker: Maker,
+    budget: Option<u32>,
+    tools: bool,
+) -> Map<String, Value> {
     let mut more = Map::new();
     if let Some(budget) = budget {
         more.insert("thinking".to_owned(), json!({"type": "enabled", "budget_tokens": budget}));
     }
     if let Some(k) = request.sampling.top_k.filter(|k| *k > 0 && budget.is_none()) {
-        more.insert("top_k".to_owned(), k.into());
+        match maker {
+            // "Complete request schema" in Nova's user guide.
+            Maker::Amazon => more.insert("inferenceConfig".to_owned(), json!({"topK": k})),
+            Maker::Anthropic | Maker::Other => more.insert("top_k".to_owned(), k.into()),
+        };
     }
-    if !more.is_empty() {
-        put("additionalModelRequestFields", more.into());
+    if let Some(parallel) = request.parallel_tool_calls.filter(|_| tools && maker == Maker::Anthropic) {
+        let mut choice = json!({"disable_parallel_tool_use": !parallel});
+        // Where the choice stands in toolConfig it may not stand here too.
+        if request.tool_choice == ToolChoice::Auto {
+            choice["type"] = "auto".into();
+        }
+        more.insert("tool_choice".to_owned(), choice);
     }
-    Ok(to_json(&body))
+    more
 }
 
 /// What would change the answer and cannot be said. A seed changes nothing that anybody is promised.
-fn refuse(request: &GenerateRequest, claude: bool) -> Result<(), Error> {
-    let sampling = &request.sampling;
+fn refuse(request: &GenerateRequest, maker: Maker) -> Result<(), Error> {
+    let (sampling, claude) = (&request.sampling, maker == Maker::Anthropic);
+    let one_call = request.parallel_tool_calls == Some(false) && !request.tools.is_empty();
+    let format = match request.response_format {
+        ResponseFormat::Text => false,
+        ResponseFormat::JsonSchema { .. } => !claude,
+        ResponseFormat::JsonObject | ResponseFormat::Regex(_) | ResponseFormat::Lark(_) => true,
+    };
     let given = [
         ("n", request.choices > 1),
         ("logprobs", request.logprobs.is_some()),
@@ -66,11 +128,11 @@ fn refuse(request: &GenerateRequest, claude: bool) -> Result<(), Error> {
         ("presence_penalty", sampling.presence_penalty.is_some_and(|penalty| penalty != 0.0)),
         ("repetition_penalty", sampling.repetition_penalty.is_some_and(|penalty| penalty != 1.0)),
         ("min_p", sampling.min_p.is_some_and(|p| p > 0.0)),
-        ("top_k", !claude && sampling.top_k.is_some_and(|k| k > 0)),
+        ("top_k", maker == Maker::Other && sampling.top_k.is_some_and(|k| k > 0)),
         ("reasoning_effort", !claude && budget(request).is_some_and(|budget| budget > 0)),
         ("ignore_eos", request.ignore_eos),
-        ("parallel_tool_calls", request.parallel_tool_calls == Some(false) && !request.tools.is_empty()),
-        ("response_format", request.response_format != ResponseFormat::Text),
+        ("parallel_tool_calls", !claude && one_call),
+        ("response_format", format),
     ];
     if let Some((name, _)) = given.iter().find(|(_, given)| *given) {
         return Err(wordless(name, DIALECT));
@@ -103,146 +165,157 @@ fn config(request: &GenerateRequest, budget: Option<u32>) -> Map<String, Value> 
     config
 }
 
-/// The tools; none where none may be called, which is how this API has it, unless the history has calls, which want them.
-fn tools(request: &GenerateRequest, messages: &[Message]) -> Result<Option<Value>, Error> {
-    if request.tools.is_empty() {
-        return Ok(None);
-    }
+/// The tools; none where none may be called, which is how this API has it.
+fn tools(request: &GenerateRequest, maker: Maker) -> Option<Value> {
     let choice = match &request.tool_choice {
+        _ if request.tools.is_empty() => return None,
+        ToolChoice::None => return None,
         ToolChoice::Auto => None,
-        ToolChoice::None if messages.iter().any(|message| !message.tool_calls.is_empty()) => {
-            return Err(wordless("tool_choice", DIALECT));
-        }
-        ToolChoice::None => return Ok(None),
         ToolChoice::Required => Some(json!({"any": {}})),
         ToolChoice::Named(name) => Some(json!({"tool": {"name": name}})),
     };
     let mut written = Vec::with_capacity(request.tools.len());
     for tool in &request.tools {
-        written.push(self::tool(tool));
-        if let Some(keep) = tool.cache {
-            written.push(cache_point(keep));
+        written.push(self::tool(tool, maker));
+        // Nova's tools are kept with what stands behind them, and take no mark of their own.
+        if let Some(keep) = tool.cache.filter(|_| maker != Maker::Amazon) {
+            written.push(cache_point(keep, maker));
         }
     }
     let mut config = json!({"tools": written});
     if let Some(choice) = choice {
         config["toolChoice"] = choice;
     }
-    Ok(Some(config))
+    Some(config)
 }
 
-fn tool(tool: &Tool) -> Value {
-    let nothing = || json!({"type": "object", "properties": {}});
-    let schema = tool.parameters.clone().unwrap_or_else(nothing);
+fn tool(tool: &Tool, maker: Maker) -> Value {
+    let mut schema = object_schema(tool.parameters.as_ref());
+    if let (Maker::Amazon, Some(members)) = (maker, schema.as_object_mut()) {
+        // "Defining a tool" in Nova's user guide: no others are taken at the top.
+        members.retain(|name, _| ["type", "properties", "required", "$defs"].contains(&name.as_str()));
+    }
     let mut written = json!({"name": tool.name});
     if let Some(description) = tool.description.as_ref().filter(|description| !description.is_empty()) {
         written["description"] = description.as_str().into();
     }
     written["inputSchema"] = json!({"json": schema});
+    if tool.strict == Some(true) && maker == Maker::Anthropic {
+        written["strict"] = true.into();
+    }
     json!({"toolSpec": written})
 }
 
-fn cache_point(keep: CacheFor) -> Value {
+fn cache_point(keep: CacheFor, maker: Maker) -> Value {
     match keep {
-        CacheFor::Minutes => json!({"cachePoint": {"type": "default"}}),
-        CacheFor::Hour => json!({"cachePoint": {"type": "default", "ttl": "1h"}}),
+        // "Prompt caching" in Bedrock's user guide: Nova keeps five minutes only.
+        CacheFor::Hour if maker != Maker::Amazon => json!({"cachePoint": {"type": "default", "ttl": "1h"}}),
+        CacheFor::Minutes | CacheFor::Hour => json!({"cachePoint": {"type": "default"}}),
     }
 }
 
-/// The system's blocks and the turns. Results of tools and what the user says next are one turn of the user's.
-fn conversation(messages: &[Message], thinks: bool) -> Result<(Vec<Value>, Vec<Value>), Error> {
-    let mut system = Vec::new();
-    let mut turns: Vec<(&str, Vec<Value>)> = Vec::new();
-    for (index, message) in messages.iter().enumerate() {
-        let (role, said) = match message.role {
-            Role::System | Role::Developer => {
-                if let Some(image) =
-                    message.content.0.iter().position(|part| matches!(part, Part::Image { .. }))
-                {
-                    return Err(wordless(&format!("messages[{index}].content[{image}].image_url"), DIALECT));
-                }
-                system.extend(blocks(index, message)?);
-                continue;
-            }
-            Role::User => ("user", blocks(index, message)?),
-            Role::Tool => ("user", result(index, message)?),
-            Role::Assistant => ("assistant", assistant(index, message, thinks)?),
-        };
-        match turns.last_mut() {
-            _ if said.is_empty() => {}
-            Some((last, before)) if *last == role => before.extend(said),
-            _ => turns.push((role, said)),
-        }
-    }
-    let turns = turns.into_iter().map(|(role, content)| json!({"role": role, "content": content}));
-    Ok((system, turns.collect()))
+/// Writes messages.
+struct Writer {
+    /// Whether the model shall think.
+    thinks: bool,
+    /// Whether there are tools. Without them calls and results are told in words, since the service wants tools with them
+    /// ("The toolConfig field must be defined when using toolUse and toolResult content blocks").
+    calls: bool,
+    maker: Maker,
 }
 
-fn assistant(index: usize, message: &Message, thinks: bool) -> Result<Vec<Value>, Error> {
-    let mut written = Vec::new();
-    for thought in message.thoughts.iter().filter(|_| thinks) {
-        written.push(match thought {
-            Thought::Signed { text, signature } => {
-                json!({"reasoningContent": {"reasoningText": {"text": text, "signature": signature}}})
-            }
-            Thought::Redacted(data) => json!({"reasoningContent": {"redactedContent": data}}),
-        });
-    }
-    let marked = message.cache_marks.iter().rev().find(|mark| mark.part.is_none());
-    let own = Message {
-        cache_marks: message.cache_marks.iter().filter(|mark| mark.part.is_some()).copied().collect(),
-        ..message.clone()
-    };
-    written.extend(blocks(index, &own)?);
-    for (number, call) in message.tool_calls.iter().enumerate() {
-        let arguments = Some(call.arguments.trim()).filter(|arguments| !arguments.is_empty());
-        let input = serde_json::from_str::<Map<String, Value>>(arguments.unwrap_or("{}")).map_err(|_| {
-            let path = format!("messages[{index}].tool_calls[{number}].function.arguments");
-            Error::invalid(&path, format!("'{path}' must be a JSON object, as {DIALECT} has it"))
+impl Writer {
+    /// The system's blocks and the turns. Results of tools and what the user says next are one turn of the user's.
+    fn conversation(&self, messages: &[Message]) -> Result<(Vec<Value>, Vec<Value>), Error> {
+        let (system, turns) = turns(messages, DIALECT, |index, message| {
+            Ok(match message.role {
+                Role::System | Role::Developer | Role::User => ("user", self.blocks(index, message)?),
+                Role::Tool => ("user", self.result(index, message)?),
+                Role::Assistant => ("assistant", self.assistant(index, message)?),
+            })
         })?;
-        written.push(json!({"toolUse": {"toolUseId": id(&call.id), "name": call.name, "input": input}}));
+        let turns = turns.into_iter().map(|(role, content)| json!({"role": role, "content": content}));
+        Ok((system, turns.collect()))
     }
-    if let (Some(mark), false) = (marked, written.is_empty()) {
-        written.push(cache_point(mark.keep));
-    }
-    Ok(written)
-}
 
-fn result(index: usize, message: &Message) -> Result<Vec<Value>, Error> {
-    let inner = blocks(index, &Message { cache_marks: Vec::new(), ..message.clone() })?;
-    // A result must hold something.
-    let inner = if inner.is_empty() { vec![json!({"text": " "})] } else { inner };
-    let id = id(message.tool_call_id.as_deref().unwrap_or_default());
-    let mut written = vec![json!({"toolResult": {"toolUseId": id, "content": inner}})];
-    if let Some(mark) = message.cache_marks.last() {
-        written.push(cache_point(mark.keep));
+    fn assistant(&self, index: usize, message: &Message) -> Result<Vec<Value>, Error> {
+        let mut written = Vec::new();
+        for thought in message.thoughts.iter().filter(|_| self.thinks) {
+            written.push(match thought {
+                Thought::Signed { text, signature } => {
+                    json!({"reasoningContent": {"reasoningText": {"text": text, "signature": signature}}})
+                }
+                Thought::Redacted(data) => json!({"reasoningContent": {"redactedContent": data}}),
+            });
+        }
+        let marked = message.cache_marks.iter().rev().find(|mark| mark.part.is_none());
+        let own = Message {
+            cache_marks: message.cache_marks.iter().filter(|mark| mark.part.is_some()).copied().collect(),
+            ..message.clone()
+        };
+        let thoughts = written.len();
+        written.extend(self.blocks(index, &own)?);
+        for (number, call) in message.tool_calls.iter().enumerate() {
+            let input = arguments(call, index, number, DIALECT)?;
+            written.push(if self.calls {
+                json!({"toolUse": {"toolUseId": id(&call.id), "name": call.name, "input": input}})
+            } else {
+                json!({"text": format!("[Called {} with {}]", call.name, to_json(&input))})
+            });
+        }
+        if written.len() == thoughts {
+            // Thoughts alone are no turn.
+            return Ok(Vec::new());
+        }
+        if let Some(mark) = marked {
+            written.push(cache_point(mark.keep, self.maker));
+        }
+        Ok(written)
     }
-    Ok(written)
-}
 
-/// Text and images, with the marks for caches behind them. Empty texts are not taken.
-fn blocks(index: usize, message: &Message) -> Result<Vec<Value>, Error> {
-    let mut written = Vec::with_capacity(message.content.0.len());
-    let last = message.content.0.len().saturating_sub(1);
-    for (at, part) in message.content.0.iter().enumerate() {
-        match part {
-            Part::Text(text) if text.is_empty() => {}
-            Part::Text(text) => written.push(json!({"text": text})),
-            Part::Image { url, .. } => {
-                let path = || format!("messages[{index}].content[{at}].image_url.url");
-                let other = || {
-                    let why = "must be a data: URL of a PNG, JPEG, GIF or WebP";
-                    Error::invalid(path(), format!("'{}' {why} in {DIALECT}", path()))
-                };
-                written.push(image(url).ok_or_else(other)?);
+    fn result(&self, index: usize, message: &Message) -> Result<Vec<Value>, Error> {
+        let mut inner = self.blocks(index, &Message { cache_marks: Vec::new(), ..message.clone() })?;
+        if inner.is_empty() {
+            // A result must hold something, and blank texts are refused there too.
+            inner.push(json!({"text": "(nothing)"}));
+        }
+        let mut written = if self.calls {
+            let id = id(message.tool_call_id.as_deref().unwrap_or_default());
+            vec![json!({"toolResult": {"toolUseId": id, "content": inner}})]
+        } else {
+            std::iter::once(json!({"text": "[It gave:]"})).chain(inner).collect()
+        };
+        if let Some(mark) = message.cache_marks.last() {
+            written.push(cache_point(mark.keep, self.maker));
+        }
+        Ok(written)
+    }
+
+    /// Text and images, with the marks for caches behind them. Blank texts are refused ("The text field in the ContentBlock
+    /// object is blank").
+    fn blocks(&self, index: usize, message: &Message) -> Result<Vec<Value>, Error> {
+        let mut written = Vec::with_capacity(message.content.0.len());
+        let last = message.content.0.len().saturating_sub(1);
+        for (at, part) in message.content.0.iter().enumerate() {
+            match part {
+                Part::Text(text) if is_blank(text) => {}
+                Part::Text(text) => written.push(json!({"text": text})),
+                Part::Image { url, .. } => {
+                    let path = || format!("messages[{index}].content[{at}].image_url.url");
+                    let other = || {
+                        let why = "must be a data: URL of a PNG, JPEG, GIF or WebP";
+                        Error::invalid(path(), format!("'{}' {why} in {DIALECT}", path()))
+                    };
+                    written.push(image(url).ok_or_else(other)?);
+                }
+            }
+            let mark = message.cache_marks.iter().rev().find(|mark| mark.part.unwrap_or(last) == at);
+            if let (Some(mark), false) = (mark, written.is_empty()) {
+                written.push(cache_point(mark.keep, self.maker));
             }
         }
-        let mark = message.cache_marks.iter().rev().find(|mark| mark.part.unwrap_or(last) == at);
-        if let (Some(mark), false) = (mark, written.is_empty()) {
-            written.push(cache_point(mark.keep));
-        }
+        Ok(written)
     }
-    Ok(written)
 }
 
 fn image(url: &str) -> Option<Value> {
@@ -257,8 +330,7 @@ fn image(url: &str) -> Option<Value> {
 
 /// A call's id in the letters and the length that this API takes.
 fn id(id: &str) -> String {
-    let taken = |c: char| if c.is_ascii_alphanumeric() || "_-".contains(c) { c } else { '_' };
-    let whole: Vec<char> = id.chars().map(taken).collect();
+    let whole: Vec<char> = id_of(id, "_.:-").chars().collect();
     // What differs stands at the end.
     whole[whole.len().saturating_sub(ID_MAX)..].iter().collect()
 }

@@ -1,18 +1,15 @@
 //! Requests as Converse has them, and its answers, streamed and whole.
 
 use super::*;
-use crate::{Answer, AnswerReader, Delta, FinishReason, GenerateRequest, Thought, ToolCall, Usage, openai};
+use crate::upstream::testing::{asked, gathered};
+use crate::{AnswerReader, Delta, FinishReason, Thought, ToolCall, Usage};
 use serde_json::{Value, json};
 
 const CLAUDE: &str = "anthropic.claude-sonnet-4-5-20250929-v1:0";
 
-fn asked(body: Value) -> GenerateRequest {
-    openai::chat::parse(body.to_string().as_bytes()).unwrap().request
-}
-
 #[track_caller]
 fn written(body: Value, model: &str) -> Value {
-    serde_json::from_str(&write(&asked(body), model).unwrap()).unwrap()
+    serde_json::from_str(&write(&asked(&body), model).unwrap()).unwrap()
 }
 
 #[test]
@@ -31,9 +28,9 @@ fn a_conversation_with_calls_is_turns_of_blocks() {
     let expected = json!({
         "messages": [
             {"role": "user", "content": [{"text": "Look"}, {"image": {"format": "jpeg", "source": {"bytes": "AAAA"}}}]},
-            {"role": "assistant", "content": [{"toolUse": {"toolUseId": "a_b", "name": "f", "input": {"x": 1}}}]},
+            {"role": "assistant", "content": [{"toolUse": {"toolUseId": "a.b", "name": "f", "input": {"x": 1}}}]},
             {"role": "user", "content": [
-                {"toolResult": {"toolUseId": "a_b", "content": [{"text": "2"}]}}, {"text": "So?"}]}],
+                {"toolResult": {"toolUseId": "a.b", "content": [{"text": "2"}]}}, {"text": "So?"}]}],
         "system": [{"text": "Be brief."}],
         "inferenceConfig": {"maxTokens": 5, "temperature": 0.5, "stopSequences": ["x"]},
         "toolConfig": {"tools": [{"toolSpec": {"name": "f", "inputSchema": {"json": {"type": "object"}}}}],
@@ -52,14 +49,8 @@ fn thought_has_a_budget_with_models_that_take_one_and_is_refused_with_others() {
         json!({"thinking": {"type": "enabled", "budget_tokens": 1024}})
     );
     assert_eq!(found["inferenceConfig"]["maxTokens"], 1024 + 8192);
-    let error = write(&asked(body), "amazon.nova-pro-v1:0").unwrap_err();
+    let error = write(&asked(&body), "amazon.nova-pro-v1:0").unwrap_err();
     assert_eq!(error.param.as_deref(), Some("reasoning_effort"));
-}
-
-fn gathered(deltas: Vec<Delta>) -> Answer {
-    let mut answer = Answer::new(1);
-    deltas.into_iter().for_each(|delta| answer.push(delta));
-    answer
 }
 
 #[test]

@@ -5,7 +5,7 @@
 
 use super::schema::subset;
 use crate::openai::to_json;
-use crate::upstream::{budget, effort, number, wordless};
+use crate::upstream::{arguments, budget, effort, number, object_schema, turns, wordless};
 use crate::{
     Error, GenerateRequest, Input, Message, Part, ReasoningEffort, ResponseFormat, Role, Thought, Tool,
     ToolChoice,
@@ -118,20 +118,23 @@ fn config(request: &GenerateRequest, model: &str) -> Map<String, Value> {
 
 /// How long the model should think, where the caller says so; its thoughts are then told.
 fn thinking(request: &GenerateRequest, model: &str) -> Option<Value> {
+    let told = request.thinks() != Some(false);
     if is_new(model) {
+        // None of them can be kept from thinking, and Pro models think more at the least.
+        let least = if model.contains("-pro") { "LOW" } else { "MINIMAL" };
         let level = match effort(request) {
-            None if request.thinks() == Some(false) => "MINIMAL",
+            None if request.thinks() == Some(false) => least,
             None => return None,
-            Some(ReasoningEffort::None | ReasoningEffort::Minimal) => "MINIMAL",
+            Some(ReasoningEffort::None | ReasoningEffort::Minimal) => least,
             Some(ReasoningEffort::Low) => "LOW",
             Some(ReasoningEffort::Medium) => "MEDIUM",
             Some(ReasoningEffort::High) => "HIGH",
         };
-        return Some(json!({"thinkingLevel": level, "includeThoughts": true}));
+        return Some(json!({"thinkingLevel": level, "includeThoughts": told}));
     }
     let budget = budget(request).or((request.thinks() == Some(false)).then_some(0))?;
     let budget = if model.contains("-pro") { budget.max(BUDGET_MIN) } else { budget };
-    Some(json!({"thinkingBudget": budget, "includeThoughts": budget > 0}))
+    Some(json!({"thinkingBudget": budget, "includeThoughts": told && budget > 0}))
 }
 
 fn calling(choice: &ToolChoice) -> Option<Value> {
@@ -149,7 +152,7 @@ fn tool(tool: &Tool) -> Value {
         written["description"] = description.as_str().into();
     }
     // An object without members is not taken; no parameters mean the same.
-    if let Some(parameters) = tool.parameters.as_ref().map(subset)
+    if let Some(parameters) = tool.parameters.as_ref().map(|schema| subset(&object_schema(Some(schema))))
         && parameters.get("properties").is_some()
     {
         written["parameters"] = parameters;
@@ -157,41 +160,38 @@ fn tool(tool: &Tool) -> Value {
     written
 }
 
-/// The system's parts and the contents. Neighbours of one role are one content; what tools gave is the user's.
-fn conversation(messages: &[Message], proves: bool) -> Result<(Vec<Value>, Vec<Value>), Error> {
-    let mut system = Vec::new();
-    let mut contents: Vec<(&str, Vec<Value>)> = Vec::new();
+/// Who says what stands in one content. What tools gave is the user's, and stands apart from the user's words, as Google's
+/// own clients have it.
+#[derive(Clone, Copy, PartialEq)]
+enum Speaker {
+    Model,
+    User,
+    Tools,
+}
+
+/// The system's parts and the contents.
+fn conversation(messages: &[Message], is_new: bool) -> Result<(Vec<Value>, Vec<Value>), Error> {
     // Names of calls by their ids: results tell the name.
-    let mut names: Vec<(&str, &str)> = Vec::new();
-    for (index, message) in messages.iter().enumerate() {
-        let (role, parts) = match message.role {
-            Role::System | Role::Developer => {
-                if let Some(image) =
-                    message.content.0.iter().position(|part| matches!(part, Part::Image { .. }))
-                {
-                    return Err(wordless(&format!("messages[{index}].content[{image}].image_url"), DIALECT));
-                }
-                system.extend(parts(index, message)?);
-                continue;
-            }
-            Role::User => ("user", parts(index, message)?),
+    let mut names: Vec<(String, String)> = Vec::new();
+    let (system, contents) = turns(messages, DIALECT, |index, message| {
+        Ok(match message.role {
+            Role::System | Role::Developer | Role::User => (Speaker::User, parts(index, message)?),
             Role::Assistant => {
-                names.extend(message.tool_calls.iter().map(|call| (call.id.as_str(), call.name.as_str())));
-                ("model", assistant(index, message, proves)?)
+                let calls = message.tool_calls.iter();
+                names.extend(calls.map(|call| (call.id.clone(), call.name.clone())));
+                (Speaker::Model, assistant(index, message, is_new)?)
             }
             Role::Tool => {
                 let id = message.tool_call_id.as_deref().unwrap_or_default();
-                let name = names.iter().rev().find(|(known, _)| *known == id).map(|(_, name)| *name);
-                ("user", result(index, message, name.or(message.name.as_deref()))?)
+                let name = names.iter().rev().find(|(known, _)| known == id).map(|(_, name)| name.as_str());
+                (Speaker::Tools, result(index, message, name.or(message.name.as_deref()), is_new)?)
             }
-        };
-        match contents.last_mut() {
-            _ if parts.is_empty() => {}
-            Some((last, said)) if *last == role => said.extend(parts),
-            _ => contents.push((role, parts)),
-        }
-    }
-    let contents = contents.into_iter().map(|(role, parts)| json!({"role": role, "parts": parts}));
+        })
+    })?;
+    let contents = contents.into_iter().map(|(speaker, parts)| {
+        let role = if speaker == Speaker::Model { "model" } else { "user" };
+        json!({"role": role, "parts": parts})
+    });
     Ok((system, contents.collect()))
 }
 
@@ -209,11 +209,7 @@ fn assistant(index: usize, message: &Message, proves: bool) -> Result<Vec<Value>
         return Ok(written);
     }
     for (number, call) in message.tool_calls.iter().enumerate() {
-        let arguments = Some(call.arguments.trim()).filter(|arguments| !arguments.is_empty());
-        let args = serde_json::from_str::<Map<String, Value>>(arguments.unwrap_or("{}")).map_err(|_| {
-            let path = format!("messages[{index}].tool_calls[{number}].function.arguments");
-            Error::invalid(&path, format!("'{path}' must be a JSON object, as {DIALECT} has it"))
-        })?;
+        let args = arguments(call, index, number, DIALECT)?;
         let mut part = json!({"functionCall": {"name": call.name, "args": args}});
         match proofs.next() {
             Some(proof) => part["thoughtSignature"] = proof.into(),
@@ -225,16 +221,21 @@ fn assistant(index: usize, message: &Message, proves: bool) -> Result<Vec<Value>
     Ok(written)
 }
 
-/// What a tool gave: an object as it is, anything else as its `result`; images behind it.
-fn result(index: usize, message: &Message, name: Option<&str>) -> Result<Vec<Value>, Error> {
+/// What a tool gave: an object as it is, anything else as its `result`. Pictures stand behind it, or within where the
+/// model takes them there ("Multimodal function responses" in the Gemini API's documentation).
+fn result(index: usize, message: &Message, name: Option<&str>, is_new: bool) -> Result<Vec<Value>, Error> {
     let path = format!("messages[{index}].tool_call_id");
     let name = name.ok_or_else(|| Error::invalid(&path, format!("'{path}' names no call before it")))?;
     let text = message.content.joined_text();
     let response = serde_json::from_str::<Map<String, Value>>(&text)
         .map_or_else(|_| json!({"result": text}), Value::Object);
-    let mut written = vec![json!({"functionResponse": {"name": name, "response": response}})];
-    written.extend(parts(index, message)?.into_iter().filter(|part| part.get("text").is_none()));
-    Ok(written)
+    let mut given = json!({"name": name, "response": response});
+    let mut pictures = parts(index, message)?;
+    pictures.retain(|part| part.get("text").is_none());
+    if is_new && !pictures.is_empty() {
+        given["parts"] = std::mem::take(&mut pictures).into();
+    }
+    Ok(std::iter::once(json!({"functionResponse": given})).chain(pictures).collect())
 }
 
 /// Text and images. Empty texts are not taken.

@@ -1,16 +1,13 @@
 //! Requests as Gemini has them, and its answers, streamed and whole.
 
 use super::*;
-use crate::{Answer, AnswerReader, Delta, FinishReason, GenerateRequest, Thought, ToolCall, Usage, openai};
+use crate::upstream::testing::{asked, gathered};
+use crate::{AnswerReader, Delta, FinishReason, GenerateRequest, Thought, ToolCall, Usage};
 use serde_json::{Value, json};
-
-fn asked(body: Value) -> GenerateRequest {
-    openai::chat::parse(body.to_string().as_bytes()).unwrap().request
-}
 
 #[track_caller]
 fn written(body: Value, model: &str) -> Value {
-    serde_json::from_str(&write(&asked(body), model).unwrap()).unwrap()
+    serde_json::from_str(&write(&asked(&body), model).unwrap()).unwrap()
 }
 
 #[test]
@@ -38,8 +35,8 @@ fn a_conversation_with_calls_is_contents_with_parts() {
                 {"functionCall": {"name": "f", "args": {"x": 1}}}, {"functionCall": {"name": "g", "args": {}}}]},
             {"role": "user", "parts": [
                 {"functionResponse": {"name": "g", "response": {"result": "[1]"}}},
-                {"functionResponse": {"name": "f", "response": {"y": 2}}},
-                {"text": "So?"}]}],
+                {"functionResponse": {"name": "f", "response": {"y": 2}}}]},
+            {"role": "user", "parts": [{"text": "So?"}]}],
         "systemInstruction": {"parts": [{"text": "Be brief."}]},
         "tools": [{"functionDeclarations": [
             {"name": "f", "description": "d",
@@ -54,7 +51,7 @@ fn a_conversation_with_calls_is_contents_with_parts() {
 
 #[test]
 fn a_proof_goes_back_to_the_call_it_came_with() {
-    let mut request = asked(json!({"model": "m", "messages": [
+    let mut request = asked(&json!({"model": "m", "messages": [
         {"role": "user", "content": "a"},
         {"role": "assistant", "content": "", "tool_calls": [
             {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}},
@@ -82,7 +79,12 @@ fn thought_is_a_budget_or_a_level_by_the_models_generation() {
     };
     assert_eq!(config("low", "gemini-2.5-flash"), json!({"thinkingBudget": 1024, "includeThoughts": true}));
     assert_eq!(config("none", "gemini-2.5-flash"), json!({"thinkingBudget": 0, "includeThoughts": false}));
-    assert_eq!(config("none", "gemini-2.5-pro"), json!({"thinkingBudget": 128, "includeThoughts": true}));
+    assert_eq!(config("none", "gemini-2.5-pro"), json!({"thinkingBudget": 128, "includeThoughts": false}));
+    assert_eq!(
+        config("none", "gemini-3-flash"),
+        json!({"thinkingLevel": "MINIMAL", "includeThoughts": false})
+    );
+    assert_eq!(config("minimal", "gemini-3-pro"), json!({"thinkingLevel": "LOW", "includeThoughts": true}));
     assert_eq!(config("high", "gemini-3-flash"), json!({"thinkingLevel": "HIGH", "includeThoughts": true}));
 }
 
@@ -118,22 +120,16 @@ fn what_the_dialect_has_no_words_for_is_refused_by_name() {
         let mut body = json!({"model": "m", "messages": [{"role": "user", "content": "a"}],
             "tools": [{"type": "function", "function": {"name": "f"}}]});
         body[name] = value;
-        let error = write(&asked(body), "g").unwrap_err();
+        let error = write(&asked(&body), "g").unwrap_err();
         assert_eq!(error.param.as_deref(), Some(name), "{error}");
     }
     let body = json!({"model": "m", "messages": [{"role": "user", "content": [
         {"type": "image_url", "image_url": {"url": "https://example.com/x"}}]}]});
-    let error = write(&asked(body), "g").unwrap_err();
+    let error = write(&asked(&body), "g").unwrap_err();
     assert_eq!(error.param.as_deref(), Some("messages[0].content[0].image_url.url"));
 }
 
 const USAGE: &str = r#"{"promptTokenCount":10,"cachedContentTokenCount":4,"candidatesTokenCount":3,"thoughtsTokenCount":2,"totalTokenCount":15}"#;
-
-fn gathered(deltas: Vec<Delta>) -> Answer {
-    let mut answer = Answer::new(1);
-    deltas.into_iter().for_each(|delta| answer.push(delta));
-    answer
-}
 
 /// Row 10 of the public faults: STOP with a call was told as `stop`, and the agent halted.
 #[test]

@@ -133,6 +133,7 @@ fn every_field_reaches_the_canonical_request() {
             reasoning_budget: None,
             template_variables: [("enable_thinking".to_owned(), json!(false))].into_iter().collect(),
             session: Some("session".to_owned()),
+            user: Some("x".to_owned()),
             cache_salt: Some("salt".to_owned()),
             stream: chat.stream,
         }

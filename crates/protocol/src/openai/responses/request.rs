@@ -107,6 +107,7 @@ pub fn parse(body: &[u8]) -> Result<Asked, Error> {
         reasoning_effort: reasoning.effort,
         template_variables: local::template_variables(&mut fields, &mut places)?,
         session: session.clone(),
+        user: safety.clone().or_else(|| user.clone()).filter(|user| !user.is_empty()),
         cache_salt: shared::label(&mut fields, "cache_salt")?,
         stream: stream.on,
         ..GenerateRequest::default()

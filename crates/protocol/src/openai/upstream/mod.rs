@@ -24,19 +24,29 @@ pub struct Speaker {
     pub reasoning: Option<&'static str>,
     /// Whether `cache_control` and `reasoning_details` may stand in messages, as OpenRouter has them.
     pub router: bool,
+    /// Whether it takes `user`, the caller's own user; some refuse what they do not know.
+    pub user: bool,
     /// Whether ids of calls have nine letters or digits, as Mistral wants them.
     pub short_ids: bool,
 }
 
 impl Speaker {
     /// What all of them take.
-    pub const PLAIN: Self =
-        Self { openai: false, parts: false, engine: false, reasoning: None, router: false, short_ids: false };
+    pub const PLAIN: Self = Self {
+        openai: false,
+        parts: false,
+        engine: false,
+        reasoning: None,
+        router: false,
+        user: false,
+        short_ids: false,
+    };
     /// OpenAI itself.
-    pub const OPENAI: Self = Self { openai: true, parts: true, ..Self::PLAIN };
+    pub const OPENAI: Self = Self { openai: true, parts: true, user: true, ..Self::PLAIN };
     /// An engine of open models.
     pub const ENGINE: Self =
-        Self { parts: true, engine: true, reasoning: Some("reasoning_content"), ..Self::PLAIN };
+        Self { parts: true, engine: true, user: true, reasoning: Some("reasoning_content"), ..Self::PLAIN };
     /// A router to many providers.
-    pub const ROUTER: Self = Self { parts: true, router: true, reasoning: Some("reasoning"), ..Self::PLAIN };
+    pub const ROUTER: Self =
+        Self { parts: true, router: true, user: true, reasoning: Some("reasoning"), ..Self::PLAIN };
 }

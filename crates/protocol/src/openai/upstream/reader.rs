@@ -28,6 +28,8 @@ struct Answering {
     /// What was thought since the last proof.
     thought: String,
     finish: Option<FinishReason>,
+    /// Whether the model refused to answer, and said so in the field for that.
+    refused: bool,
     /// The stop text that ended it, where an engine says so.
     stop_text: Option<String>,
 }
@@ -87,7 +89,10 @@ impl Reader {
         let mut out = Vec::new();
         for (number, answering) in (0..).zip(&mut self.choices) {
             answering.order.end(&mut out);
-            let said = answering.finish.unwrap_or(FinishReason::Stop);
+            let said = match answering.finish.unwrap_or(FinishReason::Stop) {
+                FinishReason::Stop if answering.refused => FinishReason::ContentFilter,
+                said => said,
+            };
             let reason = finish(said, !answering.calls.is_empty());
             out.push(Delta::Finish { choice: number, reason, stop_text: answering.stop_text.take() });
         }
@@ -179,6 +184,7 @@ impl Answering {
         }
         self.content(choice, &said["content"], logprobs, out);
         if let Some(refusal) = said["refusal"].as_str().filter(|text| !text.is_empty()) {
+            self.refused = true;
             let delta = Delta::Text { choice, text: refusal.to_owned(), logprobs: Vec::new() };
             self.order.push(delta, out);
         }

@@ -15,8 +15,8 @@ use std::borrow::Cow;
 
 const DIALECT: &str = "chat completions";
 
-/// The longest key of a cache that OpenAI takes.
-const CACHE_KEY: usize = 64;
+/// The longest `user` and key of a cache that OpenAI takes.
+const LABEL: usize = 64;
 
 /// Switches of templates that speakers who are no engines have an effort for.
 const SWITCHES: &[&str] = &["enable_thinking", "thinking", "reasoning_effort"];
@@ -68,11 +68,12 @@ pub fn write(
         return Err(wordless("prompt_logprobs", DIALECT));
     }
     thinking(request, speaker, &mut put)?;
+    if let Some(user) = request.user.as_ref().filter(|_| speaker.user) {
+        put("user", ending(user, LABEL).into());
+    }
     if speaker.openai {
         if let Some(session) = &request.session {
-            let from = session.len().saturating_sub(CACHE_KEY);
-            let from = (from..=session.len()).find(|at| session.is_char_boundary(*at)).unwrap_or_default();
-            put("prompt_cache_key", session[from..].into());
+            put("prompt_cache_key", ending(session, LABEL).into());
         }
         if let Some(prediction) = &request.prediction {
             put("prediction", json!({"type": "content", "content": prediction}));
@@ -85,6 +86,13 @@ pub fn write(
         }
     }
     Ok(to_json(&body))
+}
+
+/// The last bytes of a text, or fewer where a character would be cut: what differs stands at the end.
+fn ending(text: &str, most: usize) -> &str {
+    let from = text.len().saturating_sub(most);
+    let from = (from..=text.len()).find(|at| text.is_char_boundary(*at)).unwrap_or_default();
+    &text[from..]
 }
 
 /// Who puts a member into a body.
@@ -221,6 +229,13 @@ fn messages(messages: &[Message], speaker: &Speaker) -> Result<Vec<Value>, Error
         } else if !shown.is_empty() {
             written.push(json!({"role": "user", "content": std::mem::take(&mut shown)}));
         }
+        let silent = message.role == Role::Assistant
+            && message.tool_calls.is_empty()
+            && message.content.0.iter().all(|part| matches!(part, Part::Text(text) if text.is_empty()));
+        // Thoughts alone, where they do not go back, are no turn.
+        if silent && speaker.reasoning.is_none() && !message.thoughts.is_empty() {
+            continue;
+        }
         written.push(self::message(index, message, speaker)?);
     }
     if !shown.is_empty() {
@@ -272,6 +287,14 @@ fn content(message: &Message, role: Role, speaker: &Speaker) -> Value {
         [] if !message.tool_calls.is_empty() => Value::Null,
         [] => "".into(),
         [Part::Text(text)] if marks.is_empty() => text.as_str().into(),
+        // Results are texts; only OpenAI itself says that they may be several.
+        parts
+            if role == Role::Tool
+                && speaker.openai
+                && parts.iter().filter(|part| is_text(part)).count() > 1 =>
+        {
+            parts.iter().filter(|part| is_text(part)).map(|part| self::part(part, None)).collect()
+        }
         _ if role == Role::Tool || !(speaker.parts || role == Role::User) => {
             message.content.joined_text().into()
         }
@@ -281,6 +304,10 @@ fn content(message: &Message, role: Role, speaker: &Speaker) -> Value {
             parts.iter().enumerate().map(|(at, part)| self::part(part, mark(at))).collect()
         }
     }
+}
+
+const fn is_text(part: &Part) -> bool {
+    matches!(part, Part::Text(_))
 }
 
 fn part(part: &Part, mark: Option<&CacheMark>) -> Value {

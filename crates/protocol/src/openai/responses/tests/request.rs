@@ -178,6 +178,7 @@ fn fields_become_their_canonical_ones() {
             parallel_tool_calls: Some(false),
             response_format: ResponseFormat::JsonObject,
             reasoning_effort: Some(ReasoningEffort::Low),
+            user: Some("i".to_owned()),
             session: Some("k".to_owned()),
             cache_salt: Some("s".to_owned()),
             stream: true,
