@@ -2,7 +2,7 @@
 // tools and schemas that every client is asked with. A server is ended by its own process id.
 import { spawn } from "node:child_process";
 import { createServer } from "node:net";
-import { mkdtempSync, openSync, readFileSync } from "node:fs";
+import { mkdtempSync, openSync, readFileSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { z } from "zod";
@@ -61,16 +61,23 @@ const freePort = () =>
 
 const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 
-/** Starts a server with these models: the names above, or [name, file]. */
-export async function start(...names) {
+/** Starts a server with these models: the names above, or [name, file]; {config} is the text of its settings. */
+export async function start(...wanted) {
+  const names = wanted.filter((one) => typeof one === "string" || Array.isArray(one));
+  const settings = wanted.find((one) => !names.includes(one))?.config;
   const port = await freePort();
   const data = mkdtempSync(join(tmpdir(), "hearth-js-"));
+  const configured = [];
+  if (settings !== undefined) {
+    configured.push("--config", join(data, "hearth.toml"));
+    writeFileSync(configured[1], settings);
+  }
   const log = openSync(join(data, "server.log"), "w");
   const loaded = names.map((name) => (Array.isArray(name) ? name : [name, FILES[name]()]));
   const child = spawn(
     process.env.HEARTH_BIN,
     [
-      "serve", "--listen", `127.0.0.1:${port}`, "--data-dir", data,
+      "serve", "--listen", `127.0.0.1:${port}`, "--data-dir", data, ...configured,
       ...loaded.flatMap(([name, file]) => ["--model", `${name}=${file}`]),
     ],
     { stdio: ["ignore", log, log] },
@@ -80,7 +87,8 @@ export async function start(...names) {
     if (child.exitCode !== null || tries > 2400) {
       throw new Error(`the server did not start: ${readFileSync(join(data, "server.log"))}`);
     }
-    const healthy = await fetch(`${base}/healthz`).then((r) => r.ok, () => false);
+    // A server without models answers, and says that it is not ready.
+    const healthy = await fetch(`${base}/healthz`).then((r) => r.ok || names.length === 0, () => false);
     if (healthy) break;
     await pause(50);
   }
