@@ -2,7 +2,8 @@
 //!
 //! Every change counts one row up. Whoever asks after half a second looks at that row first, and reads everything anew
 //! when it has moved; whoever asks meanwhile waits. So a revoked key ends within a second in every process on the
-//! store, and an idle server asks nothing. While the store cannot be read, what is known goes on.
+//! store, and an idle server asks nothing. A server that is asked all the time looks in time, beside the requests, so that
+//! none waits for it. While the store cannot be read, what is known goes on.
 
 use crate::account::Account;
 use crate::byok::{self, Kept};
@@ -14,12 +15,16 @@ use crate::{Gateway, KeyId, unavailable};
 use base::Clock;
 use protocol::Error;
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 use store::{Store, Work};
 
 /// How long nobody looks.
 const FRESH: Duration = Duration::from_millis(500);
+
+/// From when on one looks in time.
+const DUE: Duration = Duration::from_millis(250);
 
 /// All of it, as it was at one moment.
 #[derive(Debug, Default)]
@@ -54,6 +59,8 @@ pub(crate) struct Known {
     known: RwLock<Option<(Arc<Directory>, Option<Duration>)>>,
     /// Held by the one who looks.
     looking: tokio::sync::Mutex<()>,
+    /// Whether one looks in time.
+    ahead: AtomicBool,
 }
 
 /// Says that something changed; part of the change's own transaction.
@@ -62,10 +69,12 @@ pub(crate) fn changed(work: &Work<'_>) -> Result<(), store::Error> {
 }
 
 impl Known {
-    fn fresh(&self, clock: &dyn Clock) -> Option<Arc<Directory>> {
+    /// What is known and still counts, with its age.
+    fn fresh(&self, clock: &dyn Clock) -> Option<(Arc<Directory>, Duration)> {
         let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
         let (directory, looked) = known.as_ref()?;
-        (clock.now().saturating_sub((*looked)?) < FRESH).then(|| Arc::clone(directory))
+        let age = clock.now().saturating_sub((*looked)?);
+        (age < FRESH).then(|| (Arc::clone(directory), age))
     }
 
     fn set(&self, directory: &Arc<Directory>, looked: Duration) {
@@ -74,14 +83,15 @@ impl Known {
     }
 
     /// What is there now.
-    pub(crate) async fn get(&self, store: &Store, clock: &dyn Clock) -> Result<Arc<Directory>, Error> {
-        if let Some(directory) = self.fresh(clock) {
-            return Ok(directory);
-        }
+    async fn get(&self, store: &Store, clock: &dyn Clock) -> Result<Arc<Directory>, Error> {
         let _looking = self.looking.lock().await;
-        if let Some(directory) = self.fresh(clock) {
+        if let Some((directory, _)) = self.fresh(clock) {
             return Ok(directory);
         }
+        self.look(store, clock).await
+    }
+
+    async fn look(&self, store: &Store, clock: &dyn Clock) -> Result<Arc<Directory>, Error> {
         let looked = clock.now();
         let old = self.known.read().unwrap_or_else(PoisonError::into_inner).clone().map(|(old, _)| old);
         let version = old.as_ref().map(|old| old.version);
@@ -113,6 +123,26 @@ impl Known {
         if let Some((_, looked)) = known.as_mut() {
             *looked = None;
         }
+    }
+}
+
+impl Gateway {
+    /// What is there now.
+    pub(crate) async fn directory(&self) -> Result<Arc<Directory>, Error> {
+        let (known, clock) = (&self.0.known, &*self.0.clock);
+        let Some((directory, age)) = known.fresh(clock) else { return known.get(&self.0.store, clock).await };
+        if age > DUE && !known.ahead.swap(true, Ordering::AcqRel) {
+            let gateway = self.clone();
+            tokio::spawn(async move {
+                let known = &gateway.0.known;
+                if let Ok(_looking) = known.looking.try_lock() {
+                    // It fails for whoever waits for it.
+                    let _ = known.look(&gateway.0.store, &*gateway.0.clock).await;
+                }
+                known.ahead.store(false, Ordering::Release);
+            });
+        }
+        Ok(directory)
     }
 }
 

@@ -41,7 +41,7 @@ pub use settings::{
 pub use usage::{Tier, Usage};
 
 use base::Clock;
-use directory::{Directory, Known};
+use directory::Known;
 use ledger::Ledger;
 use price::{Book, Price};
 use protocol::{Error, ErrorKind};
@@ -139,10 +139,6 @@ impl Gateway {
 
     fn now(&self) -> u64 {
         self.0.clock.unix_seconds()
-    }
-
-    async fn directory(&self) -> Result<Arc<Directory>, Error> {
-        self.0.known.get(&self.0.store, &*self.0.clock).await
     }
 
     async fn forget(&self) {

@@ -19,10 +19,11 @@ pub use walk::{Taken, Turn, Walk, draw};
 use crate::account::{check_id, number};
 use crate::directory::changed;
 use crate::{Gateway, unavailable};
+use memchr::memmem::Finder;
 use protocol::{Error, ErrorKind};
 use serde_json::{Value, json};
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use store::{Part, Row, Work};
 
 /// The tables.
@@ -34,8 +35,10 @@ pub const PREFIX: &str = "dynamic/";
 /// Whether a body has the word with which a route is asked for; most have not, and need no closer look.
 #[must_use]
 pub fn mentioned(body: &[u8]) -> bool {
+    static WORD: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("dynamic"));
     // Some write JSON with its slashes escaped.
-    [PREFIX, "dynamic\\/"].iter().any(|word| memchr::memmem::find(body, word.as_bytes()).is_some())
+    let is_it = |rest: &[u8]| rest.starts_with(b"/") || rest.starts_with(b"\\/");
+    WORD.find_iter(body).any(|at| is_it(&body[at + WORD.needle().len()..]))
 }
 
 /// A version of a route.
