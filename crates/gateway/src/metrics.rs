@@ -223,6 +223,12 @@ impl Gateway {
                 "counter",
                 read(&dropped.beyond),
             ),
+            (
+                "hearth_gateway_log_write_retries_total",
+                "Attempts to write logs that the store did not take.",
+                "counter",
+                read(&dropped.retries),
+            ),
             ("hearth_gateway_log_payload_bytes", "Bytes of payloads held in memory.", "gauge", held),
             ("hearth_gateway_spans_sent_total", "Spans that collectors took.", "counter", sent),
             ("hearth_gateway_spans_dropped_total", "Spans that no collector took.", "counter", lost),

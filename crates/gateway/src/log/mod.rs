@@ -100,6 +100,8 @@ pub(crate) struct Dropped {
     /// Records that wait for the store now.
     pub(crate) waiting: AtomicU64,
     pub(crate) written: AtomicU64,
+    /// Attempts at a batch that the store did not take.
+    pub(crate) retries: AtomicU64,
 }
 
 /// The logs of a store. Clones are the same.
@@ -205,6 +207,12 @@ impl Logs {
     pub fn dropped(&self) -> (u64, u64) {
         let dropped = &self.0.dropped;
         (dropped.payloads.load(Ordering::Relaxed), dropped.records.load(Ordering::Relaxed))
+    }
+
+    /// Attempts that the store did not take so far.
+    #[must_use]
+    pub fn retries(&self) -> u64 {
+        self.0.dropped.retries.load(Ordering::Relaxed)
     }
 
     pub(crate) fn counts(&self) -> (&Dropped, u64) {

@@ -187,6 +187,7 @@ impl Writer {
                 Ok(()) => break,
                 Err(error) => error,
             };
+            self.dropped.retries.fetch_add(1, Ordering::Relaxed);
             refused += u32::from(matches!(error, store::Error::Failed(_) | store::Error::Undone(_)));
             if refused >= ATTEMPTS || matches!(error, store::Error::Closed) {
                 tracing::warn!(%error, count, "logs were dropped");
