@@ -19,6 +19,7 @@ mod places;
 mod reader;
 mod request;
 pub mod rerank;
+mod thought;
 mod upstream;
 pub mod workers_ai;
 
@@ -34,6 +35,7 @@ pub use places::Places;
 pub use reader::AnswerReader;
 pub use request::{
     CacheFor, CacheMark, Content, GenerateRequest, Input, Message, Part, Prompt, ReasoningEffort,
-    ResponseFormat, Role, Sampling, Thought, Tool, ToolCall, ToolChoice,
+    ResponseFormat, Role, Sampling, Tool, ToolCall, ToolChoice,
 };
+pub use thought::{Maker, Thought};
 pub use upstream::broken_off;

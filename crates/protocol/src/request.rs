@@ -1,5 +1,6 @@
 //! The canonical request. Dialects translate to it; backends read nothing else.
 
+use crate::Thought;
 use indexmap::IndexMap;
 use serde_json::Value;
 
@@ -38,6 +39,9 @@ pub struct GenerateRequest {
     pub reasoning_effort: Option<ReasoningEffort>,
     /// Most tokens of thought, where the caller says; a wish, which models here pass over.
     pub reasoning_budget: Option<u32>,
+    /// Whether the caller's dialect has a switch for thinking that the caller left alone: models here do not think then,
+    /// and those of providers do as they are wont to.
+    pub reasoning_unsaid: bool,
     /// Extra variables for the chat template.
     pub template_variables: IndexMap<String, Value>,
     /// The session this request belongs to, for affinity.
@@ -129,20 +133,6 @@ pub struct Message {
     pub tool_call_id: Option<String>,
     /// Where caches of providers should keep what stands before; models here keep everything.
     pub cache_marks: Vec<CacheMark>,
-}
-
-/// A thought in the form in which only the service that thought it can check or read it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Thought {
-    /// Its text, with the proof that it is unchanged.
-    Signed {
-        /// The text.
-        text: String,
-        /// The proof.
-        signature: String,
-    },
-    /// What may not be read.
-    Redacted(String),
 }
 
 /// A mark in a message: what stands up to here is worth caching.

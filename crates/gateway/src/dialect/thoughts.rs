@@ -1,7 +1,8 @@
 //! Thoughts of models here in a conversation of Anthropic's dialect that goes on at a provider.
 //!
-//! Where a thought was made here, a text stands in for the proof that Anthropic's API has there, and that API refuses it.
-//! So the block is taken out; every byte beside it stays. Not here: requests that are written anew, which leave such
+//! Where a thought was made here, a text stands in for the proof that Anthropic's API has there, and where another service
+//! made it that one's proof stands there wrapped; that API refuses both. So the block is taken out; every byte beside it
+//! stays. Not here: requests that are written anew, which leave such
 //! thoughts out by themselves (`protocol::anthropic`).
 
 use bytes::Bytes;
@@ -10,7 +11,8 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use std::borrow::Cow;
 
-/// What a proof begins with that stands in for one: `msg_`, in Base64.
+/// What a proof begins with that stands in for one, or wraps another service's: `msg_`, in Base64
+/// (`protocol::anthropic`).
 const STAND_IN: &str = "bXNnX";
 
 /// What the API is told where it would want thoughts that are not there.
@@ -38,11 +40,18 @@ struct Block<'a> {
     kind: Cow<'a, str>,
     #[serde(borrow)]
     signature: Option<Cow<'a, str>>,
+    #[serde(borrow)]
+    data: Option<Cow<'a, str>>,
 }
 
 impl Block<'_> {
     fn is_ours(&self) -> bool {
-        self.kind == "thinking" && self.signature.as_ref().is_some_and(|proof| proof.starts_with(STAND_IN))
+        let proof = match &*self.kind {
+            "thinking" => &self.signature,
+            "redacted_thinking" => &self.data,
+            _ => return false,
+        };
+        proof.as_ref().is_some_and(|proof| proof.starts_with(STAND_IN))
     }
 }
 
@@ -157,6 +166,15 @@ mod tests {
         check(&body(&format!("[{OURS}, {THEIRS} ,{text}]")), Some(&body(&format!("[{THEIRS},{text}]"))));
         check(&body(&format!("[{THEIRS}, {text}]")), None);
         check(&body("\"bXNnX\""), None);
+    }
+
+    #[test]
+    fn what_another_service_sealed_goes_and_what_anthropic_sealed_stays() {
+        let body = |blocks: &str| format!(r#"{{"messages":[{{"role":"assistant","content":[{blocks}]}}]}}"#);
+        let text = r#"{"type":"text","text":"a"}"#;
+        let theirs = r#"{"type":"redacted_thinking","data":"EmwK"}"#;
+        let anothers = r#"{"type":"redacted_thinking","data":"bXNnXy9nb29nbGU="}"#;
+        check(&body(&[theirs, anothers, text].join(",")), Some(&body(&[theirs, text].join(","))));
     }
 
     #[test]

@@ -3,11 +3,9 @@
 //! A message is what its stream adds up to, for any way in which the deltas were cut.
 
 use super::blocks::{Blocks, Kind, Step};
-use super::{error, partial};
+use super::{error, partial, proof};
 use crate::openai::to_json;
 use crate::{Delta, Error, Event, FinishReason, StreamWriter, Usage};
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value, json};
 
 /// What an answer begins with.
@@ -97,17 +95,6 @@ fn message(head: &Head, content: Vec<Value>, ending: Map<String, Value>, spent: 
     message.into()
 }
 
-/// What stands for a proof that a thought is unchanged. Clients send it back and look at it no further; it is not
-/// checked then.
-fn signature(head: &Head, block: usize) -> String {
-    STANDARD.encode(format!("{}:{block}", head.id))
-}
-
-/// Whether a proof is one of [`signature`]'s.
-pub(super) fn is_ours(signature: &str) -> bool {
-    STANDARD.decode(signature).is_ok_and(|proof| proof.starts_with(b"msg_"))
-}
-
 /// Gathers an answer into one message.
 pub struct MessageWriter {
     head: Head,
@@ -158,11 +145,11 @@ impl MessageWriter {
     #[must_use]
     pub fn finish(self) -> String {
         let Self { head, blocks, content, usage } = self;
-        let content = content.into_iter().enumerate().map(|(index, (kind, text, proof))| match kind {
+        let content = content.into_iter().enumerate().map(|(index, (kind, text, signature))| match kind {
             Kind::Thinking => json!({
                 "type": "thinking",
                 "thinking": if head.thoughts { text } else { String::new() },
-                "signature": proof.unwrap_or_else(|| signature(&head, index)),
+                "signature": signature.unwrap_or_else(|| proof::stand_in(&head.id, index)),
             }),
             Kind::Redacted(data) => json!({"type": "redacted_thinking", "data": data}),
             Kind::Text => json!({"type": "text", "text": text, "citations": null}),
@@ -250,7 +237,7 @@ impl EventWriter {
                 let Some((kind, index)) = self.open.take() else { return Vec::new() };
                 let mut events = Vec::new();
                 if kind == Kind::Thinking && !self.signed {
-                    events.push(sign(index, &signature(&self.head, index)));
+                    events.push(sign(index, &proof::stand_in(&self.head.id, index)));
                 }
                 events.push(event("content_block_stop", json!({"index": index})));
                 events

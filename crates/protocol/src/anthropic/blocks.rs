@@ -3,6 +3,7 @@
 //! Invariant: at most one block is open; a step that adds or closes belongs to it. No block is opened before there
 //! is something to put into it, except a call, which may have no arguments.
 
+use super::proof;
 use crate::{Delta, FinishReason, Thought};
 
 /// What a block holds.
@@ -56,18 +57,19 @@ impl Blocks {
         match delta {
             Delta::Text { choice: 0, text, .. } => self.add(Opened::Text, text, &mut steps),
             Delta::Reasoning { choice: 0, text } => self.add(Opened::Thinking, text, &mut steps),
-            Delta::Thought { choice: 0, thought: Thought::Signed { signature, .. } } => {
+            Delta::Thought { choice: 0, thought: Thought::Signed { signature, maker, .. } } => {
                 if self.open != Some(Opened::Thinking) {
                     self.close(&mut steps);
                     steps.push(Step::Open(Kind::Thinking));
                     self.open = Some(Opened::Thinking);
                 }
                 // What is thought after its proof is another thought.
-                steps.push(Step::Sign(signature));
+                steps.push(Step::Sign(proof::written(signature, &maker)));
                 self.close(&mut steps);
             }
-            Delta::Thought { choice: 0, thought: Thought::Redacted(data) } => {
+            Delta::Thought { choice: 0, thought: Thought::Redacted { data, maker } } => {
                 self.close(&mut steps);
+                let data = proof::written(data, &maker);
                 steps.extend([Step::Open(Kind::Redacted(data)), Step::Close]);
             }
             Delta::ToolCallStart { choice: 0, index, id, name } => {

@@ -5,9 +5,8 @@
 //! one role are one message. Invariant: every call has exactly one result, and every result a call in the turn
 //! before it; anything else is refused by the path of its block.
 
-use super::answer::is_ours;
 use super::layout::{Spot, Written};
-use super::{canonical_id, written_id};
+use super::{canonical_id, proof, written_id};
 use crate::fields::{Object, missing, wrong_type};
 use crate::{CacheFor, CacheMark, Content, Error, ErrorKind, Message, Part, Role, Thought, ToolCall};
 use indexmap::IndexMap;
@@ -136,16 +135,17 @@ impl History {
                 "thinking" => {
                     let text = block.required_string("thinking")?;
                     message.reasoning.get_or_insert_default().push_str(&text);
-                    // Ours tells nothing, and a thought is trusted no more than what else a caller says. That of
-                    // another service is for that service.
-                    let proof = block.string("signature")?;
-                    if let Some(signature) = proof.filter(|proof| !proof.is_empty() && !is_ours(proof)) {
-                        message.thoughts.push(Thought::Signed { text, signature });
+                    // What stands in for one tells nothing, and a thought is trusted no more than what else a caller
+                    // says. That of a service is for that service.
+                    let proof = block.string("signature")?.filter(|proof| !proof.is_empty());
+                    if let Some((signature, maker)) = proof.and_then(proof::read) {
+                        message.thoughts.push(Thought::Signed { text, signature, maker });
                     }
                 }
                 // A thought of another service, which only that can read.
                 "redacted_thinking" => {
-                    message.thoughts.push(Thought::Redacted(block.required_string("data")?));
+                    let sealed = proof::read(block.required_string("data")?);
+                    message.thoughts.extend(sealed.map(|(data, maker)| Thought::Redacted { data, maker }));
                 }
                 "tool_use" => {
                     let call = self.call(&mut block, Spot::Block(m, b))?;

@@ -13,6 +13,7 @@ mod history;
 mod layout;
 pub mod models;
 mod partial;
+mod proof;
 mod request;
 mod tools;
 pub mod upstream;

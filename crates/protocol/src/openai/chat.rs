@@ -55,6 +55,7 @@ pub fn parse(body: &[u8]) -> Result<ChatRequest, Error> {
         ignore_eos: fields.boolean("ignore_eos")?.unwrap_or(false),
         reasoning_effort: local::reasoning_effort(&mut fields)?,
         reasoning_budget: None,
+        reasoning_unsaid: false,
         template_variables: local::template_variables(&mut fields, &mut places)?,
         session: shared::label(&mut fields, "prompt_cache_key")?,
         user: local::user(&mut fields),

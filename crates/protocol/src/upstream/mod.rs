@@ -184,3 +184,5 @@ mod order_tests;
 pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod thoughts_tests;

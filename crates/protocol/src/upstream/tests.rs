@@ -7,7 +7,7 @@ use crate::openai::upstream::Speaker;
 use crate::openai::{self, Head};
 use crate::upstream::testing::gathered;
 use crate::{
-    AnswerReader, Delta, Error, Event, FinishReason, GenerateRequest, Input, Message, Part, Role,
+    AnswerReader, Delta, Error, Event, FinishReason, GenerateRequest, Input, Maker, Message, Part, Role,
     StreamWriter, Thought, ToolCall, Usage,
 };
 use proptest::prelude::*;
@@ -302,9 +302,16 @@ fn rich() -> Vec<Delta> {
         Delta::Reasoning { choice: 0, text: "see 語".into() },
         Delta::Thought {
             choice: 0,
-            thought: Thought::Signed { text: "let me see 語".into(), signature: "sig".into() },
+            thought: Thought::Signed {
+                text: "let me see 語".into(),
+                signature: "sig".into(),
+                maker: Maker::Anthropic,
+            },
         },
-        Delta::Thought { choice: 0, thought: Thought::Redacted("secret".into()) },
+        Delta::Thought {
+            choice: 0,
+            thought: Thought::Redacted { data: "secret".into(), maker: Maker::Anthropic },
+        },
         text("I ask 🦀 "),
         text("twice."),
         start(0, "call_a"),

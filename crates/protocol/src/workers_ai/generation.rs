@@ -90,6 +90,7 @@ pub fn parse(model: &str, input: Value, at: InputAt) -> Result<TextRequest, Erro
         ignore_eos: fields.boolean("ignore_eos")?.unwrap_or(false),
         reasoning_effort: local::reasoning_effort(&mut fields)?,
         reasoning_budget: None,
+        reasoning_unsaid: false,
         template_variables,
         session: shared::label(&mut fields, "prompt_cache_key")?,
         user: local::user(&mut fields),

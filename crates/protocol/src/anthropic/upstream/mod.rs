@@ -4,5 +4,5 @@ mod reader;
 mod request;
 
 pub use reader::Reader;
-pub(crate) use request::thought;
 pub use request::{MAX_TOKENS, write};
+pub(crate) use request::{is_of_claude, thought};

@@ -3,7 +3,7 @@
 use crate::anthropic::canonical_id;
 use crate::counts;
 use crate::upstream::{broken_off, finish, object, unreadable};
-use crate::{AnswerReader, Delta, Error, ErrorKind, FinishReason, Thought, Usage};
+use crate::{AnswerReader, Delta, Error, ErrorKind, FinishReason, Maker, Thought, Usage};
 use serde_json::{Map, Value};
 
 /// Reads one message.
@@ -55,7 +55,10 @@ impl Reader {
             }
             "redacted_thinking" => {
                 self.block = Block::None;
-                vec![Delta::Thought { choice: 0, thought: Thought::Redacted(text("data")) }]
+                vec![Delta::Thought {
+                    choice: 0,
+                    thought: Thought::Redacted { data: text("data"), maker: Maker::Anthropic },
+                }]
             }
             "tool_use" => {
                 let index = self.calls;
@@ -100,7 +103,10 @@ impl Reader {
     fn stop(&mut self) -> Vec<Delta> {
         match std::mem::take(&mut self.block) {
             Block::Thinking(text, signature) if !signature.is_empty() => {
-                vec![Delta::Thought { choice: 0, thought: Thought::Signed { text, signature } }]
+                vec![Delta::Thought {
+                    choice: 0,
+                    thought: Thought::Signed { text, signature, maker: Maker::Anthropic },
+                }]
             }
             // Of a call whose arguments did not come in pieces, the block began with all of them.
             Block::Call(index, input, false) => {

@@ -6,8 +6,8 @@ use crate::anthropic::written_id;
 use crate::openai::to_json;
 use crate::upstream::{arguments, budget, id_of, is_blank, number, object_schema, turns, wordless};
 use crate::{
-    CacheFor, CacheMark, Error, GenerateRequest, Input, Message, Part, ResponseFormat, Role, Thought, Tool,
-    ToolChoice,
+    CacheFor, CacheMark, Error, GenerateRequest, Input, Maker, Message, Part, ResponseFormat, Role, Thought,
+    Tool, ToolChoice,
 };
 use serde_json::{Map, Value, json};
 
@@ -122,7 +122,9 @@ pub(crate) fn thought(request: &GenerateRequest, messages: &[Message]) -> Option
         return None;
     }
     let last = messages.iter().rev().find(|message| message.role == Role::Assistant);
-    if last.is_some_and(|message| !message.tool_calls.is_empty() && message.thoughts.is_empty()) {
+    if last.is_some_and(|message| {
+        !message.tool_calls.is_empty() && message.thoughts.iter().all(|thought| !is_of_claude(thought))
+    }) {
         return None;
     }
     match request.max_tokens {
@@ -143,6 +145,11 @@ fn called(messages: &[Message]) -> Option<Value> {
     }
     let tool = |name: &&str| json!({"name": name, "input_schema": object_schema(None)});
     (!names.is_empty()).then(|| names.iter().map(tool).collect())
+}
+
+/// Whether this API takes a thought's proof.
+pub(crate) fn is_of_claude(thought: &Thought) -> bool {
+    *thought.maker() == Maker::Anthropic
 }
 
 fn tool_choice(request: &GenerateRequest) -> Option<Value> {
@@ -197,13 +204,13 @@ fn conversation(messages: &[Message], thinks: bool) -> Result<(Vec<Value>, Vec<V
 
 fn assistant(index: usize, message: &Message, thinks: bool) -> Result<Vec<Value>, Error> {
     let mut written = Vec::new();
-    // Thoughts without proof are not taken, and none are where the model shall not think.
-    for thought in message.thoughts.iter().filter(|_| thinks) {
+    // Thoughts without proof are not taken, nor are those of other makers, and none are where the model shall not think.
+    for thought in message.thoughts.iter().filter(|thought| thinks && is_of_claude(thought)) {
         written.push(match thought {
-            Thought::Signed { text, signature } => {
+            Thought::Signed { text, signature, .. } => {
                 json!({"type": "thinking", "thinking": text, "signature": signature})
             }
-            Thought::Redacted(data) => json!({"type": "redacted_thinking", "data": data}),
+            Thought::Redacted { data, .. } => json!({"type": "redacted_thinking", "data": data}),
         });
     }
     let whole = message.cache_marks.iter().rev().find(|mark| mark.part.is_none());

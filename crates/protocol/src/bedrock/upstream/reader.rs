@@ -2,7 +2,7 @@
 
 use crate::counts;
 use crate::upstream::{InOrder, broken_off, finish, object, unreadable};
-use crate::{AnswerReader, Delta, Error, ErrorKind, FinishReason, Thought, Usage};
+use crate::{AnswerReader, Delta, Error, ErrorKind, FinishReason, Maker, Thought, Usage};
 use serde_json::{Map, Value};
 use std::collections::HashMap;
 
@@ -51,7 +51,7 @@ impl Reader {
         }
         let thought = &delta["reasoningContent"];
         if let Some(data) = thought["redactedContent"].as_str() {
-            return vec![Delta::Thought { choice: 0, thought: Thought::Redacted(data.to_owned()) }];
+            return vec![Delta::Thought { choice: 0, thought: redacted(data) }];
         }
         let (text, signature) = (thought["text"].as_str(), thought["signature"].as_str());
         if text.is_none() && signature.is_none() {
@@ -68,7 +68,10 @@ impl Reader {
     fn close(&mut self, at: u64) -> Vec<Delta> {
         match self.open.remove(&at) {
             Some(Block::Thinking(text, signature)) if !signature.is_empty() => {
-                vec![Delta::Thought { choice: 0, thought: Thought::Signed { text, signature } }]
+                vec![Delta::Thought {
+                    choice: 0,
+                    thought: Thought::Signed { text, signature, maker: Maker::Anthropic },
+                }]
             }
             Some(Block::Call(index, false)) => {
                 vec![Delta::ToolCallArguments { choice: 0, index, arguments: "{}".to_owned() }]
@@ -88,12 +91,12 @@ impl Reader {
         }
         let thought = &block["reasoningContent"];
         if let Some(data) = thought["redactedContent"].as_str() {
-            return vec![Delta::Thought { choice: 0, thought: Thought::Redacted(data.to_owned()) }];
+            return vec![Delta::Thought { choice: 0, thought: redacted(data) }];
         }
         let text = thought["reasoningText"]["text"].as_str().unwrap_or_default();
         let mut out = reasoned(text);
         if let Some(signature) = thought["reasoningText"]["signature"].as_str() {
-            let thought = Thought::Signed { text: text.to_owned(), signature: signature.to_owned() };
+            let thought = signed(text, signature);
             out.push(Delta::Thought { choice: 0, thought });
         }
         out
@@ -190,4 +193,13 @@ fn said(text: &str) -> Vec<Delta> {
 
 fn reasoned(text: &str) -> Vec<Delta> {
     if text.is_empty() { Vec::new() } else { vec![Delta::Reasoning { choice: 0, text: text.to_owned() }] }
+}
+
+/// Claude's alone prove their thoughts.
+fn signed(text: &str, signature: &str) -> Thought {
+    Thought::Signed { text: text.to_owned(), signature: signature.to_owned(), maker: Maker::Anthropic }
+}
+
+fn redacted(data: &str) -> Thought {
+    Thought::Redacted { data: data.to_owned(), maker: Maker::Anthropic }
 }

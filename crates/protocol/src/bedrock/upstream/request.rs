@@ -3,7 +3,7 @@
 //! What fields may hold is what the service model of `bedrock-runtime` says (botocore 1.44.8); what it does not say and the
 //! service refuses all the same stands beside each rule. The order of members, blocks and tools is always the same, so that a provider's cache finds what it has seen.
 
-use crate::anthropic::upstream::thought;
+use crate::anthropic::upstream::{is_of_claude, thought};
 use crate::openai::to_json;
 use crate::upstream::{arguments, budget, id_of, is_blank, number, object_schema, turns, wordless};
 use crate::{
@@ -240,12 +240,12 @@ impl Writer {
 
     fn assistant(&self, index: usize, message: &Message) -> Result<Vec<Value>, Error> {
         let mut written = Vec::new();
-        for thought in message.thoughts.iter().filter(|_| self.thinks) {
+        for thought in message.thoughts.iter().filter(|thought| self.thinks && is_of_claude(thought)) {
             written.push(match thought {
-                Thought::Signed { text, signature } => {
+                Thought::Signed { text, signature, .. } => {
                     json!({"reasoningContent": {"reasoningText": {"text": text, "signature": signature}}})
                 }
-                Thought::Redacted(data) => json!({"reasoningContent": {"redactedContent": data}}),
+                Thought::Redacted { data, .. } => json!({"reasoningContent": {"redactedContent": data}}),
             });
         }
         let marked = message.cache_marks.iter().rev().find(|mark| mark.part.is_none());

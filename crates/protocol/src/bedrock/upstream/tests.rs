@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::upstream::testing::{asked, gathered};
-use crate::{AnswerReader, Delta, FinishReason, Thought, ToolCall, Usage};
+use crate::{AnswerReader, Delta, FinishReason, Maker as Whose, Thought, ToolCall, Usage};
 use serde_json::{Value, json};
 
 const CLAUDE: &str = "anthropic.claude-sonnet-4-5-20250929-v1:0";
@@ -97,7 +97,7 @@ fn an_answer_is_the_same_streamed_and_whole() {
         streamed.extend(reader.event(Some(name), &data.to_string()).unwrap());
     }
     streamed.extend(reader.end().unwrap());
-    let thought = Thought::Signed { text: "Hm.".into(), signature: "sig".into() };
+    let thought = Thought::Signed { text: "Hm.".into(), signature: "sig".into(), maker: Whose::Anthropic };
     assert!(streamed.contains(&Delta::Thought { choice: 0, thought }));
     let streamed = gathered(streamed);
     assert_eq!(streamed, gathered(Reader::new().whole(whole.to_string().as_bytes()).unwrap()));

@@ -6,7 +6,7 @@
 
 use crate::counts;
 use crate::upstream::{broken_off, finish, object, unreadable};
-use crate::{AnswerReader, Delta, Error, ErrorKind, FinishReason, Thought, Usage};
+use crate::{AnswerReader, Delta, Error, ErrorKind, FinishReason, Maker, Thought, Usage};
 use serde_json::{Map, Value};
 
 /// Reads one answer.
@@ -83,7 +83,10 @@ impl Reader {
         }
         if let Some(signature) = part["thoughtSignature"].as_str() {
             let (text, signature) = (std::mem::take(&mut state.thoughts), signature.to_owned());
-            out.push(Delta::Thought { choice, thought: Thought::Signed { text, signature } });
+            out.push(Delta::Thought {
+                choice,
+                thought: Thought::Signed { text, signature, maker: Maker::Google },
+            });
         }
         if part["thought"] == true {
             return Ok(());

@@ -7,8 +7,8 @@ use super::schema::subset;
 use crate::openai::to_json;
 use crate::upstream::{arguments, budget, effort, number, object_schema, turns, wordless};
 use crate::{
-    Error, GenerateRequest, Input, Message, Part, ReasoningEffort, ResponseFormat, Role, Thought, Tool,
-    ToolChoice,
+    Error, GenerateRequest, Input, Maker, Message, Part, ReasoningEffort, ResponseFormat, Role, Thought,
+    Tool, ToolChoice,
 };
 use serde_json::{Map, Value, json};
 
@@ -198,9 +198,11 @@ fn conversation(messages: &[Message], is_new: bool) -> Result<(Vec<Value>, Vec<V
 /// Text and calls, each with the proof of what was thought before it: of calls made at once the first has it.
 fn assistant(index: usize, message: &Message, proves: bool) -> Result<Vec<Value>, Error> {
     let mut written = parts(index, message)?;
-    let mut proofs = message.thoughts.iter().filter_map(|thought| match thought {
-        Thought::Signed { signature, .. } => Some(signature.as_str()),
-        Thought::Redacted(_) => None,
+    let own = message.thoughts.iter().filter(|thought| *thought.maker() == Maker::Google);
+    let mut proofs = own.map(|thought| match thought {
+        Thought::Signed { signature, .. } => signature.as_str(),
+        // As OpenRouter tells it.
+        Thought::Redacted { data, .. } => data.as_str(),
     });
     if message.tool_calls.is_empty() {
         if let (Some(proof), Some(last)) = (proofs.next_back(), written.last_mut()) {

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::upstream::testing::{asked, gathered};
-use crate::{AnswerReader, Delta, FinishReason, GenerateRequest, Thought, ToolCall, Usage};
+use crate::{AnswerReader, Delta, FinishReason, GenerateRequest, Maker, Thought, ToolCall, Usage};
 use serde_json::{Value, json};
 
 #[track_caller]
@@ -66,7 +66,8 @@ fn a_proof_goes_back_to_the_call_it_came_with() {
     let stand_in = Some("skip_thought_signature_validator".to_owned());
     assert_eq!(proofs(&request, "gemini-3.1-pro-preview"), [stand_in, None]);
     let crate::Input::Chat(messages) = &mut request.input else { unreachable!() };
-    messages[1].thoughts = vec![Thought::Signed { text: "t".into(), signature: "s".into() }];
+    messages[1].thoughts =
+        vec![Thought::Signed { text: "t".into(), signature: "s".into(), maker: Maker::Google }];
     assert_eq!(proofs(&request, "gemini-3.1-pro-preview"), [Some("s".to_owned()), None]);
 }
 
@@ -155,7 +156,7 @@ fn a_call_ends_as_tool_calls_streamed_or_whole() {
     streamed.extend(reader.end().unwrap());
     let whole = Reader::new(1).whole(chunk(&parts.join(","), stop).as_bytes()).unwrap();
     assert_eq!(streamed, whole);
-    let thought = Thought::Signed { text: "Hm.".into(), signature: "c2ln".into() };
+    let thought = Thought::Signed { text: "Hm.".into(), signature: "c2ln".into(), maker: Maker::Google };
     assert!(whole.contains(&Delta::Thought { choice: 0, thought }));
     let answer = gathered(whole);
     let choice = &answer.choices[0];

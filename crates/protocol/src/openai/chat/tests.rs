@@ -131,6 +131,7 @@ fn every_field_reaches_the_canonical_request() {
             ignore_eos: true,
             reasoning_effort: Some(ReasoningEffort::High),
             reasoning_budget: None,
+            reasoning_unsaid: false,
             template_variables: [("enable_thinking".to_owned(), json!(false))].into_iter().collect(),
             session: Some("session".to_owned()),
             user: Some("x".to_owned()),

@@ -50,10 +50,13 @@ pub(super) fn messages(
                 places.moved(format!("messages[{number}]"), at);
                 messages.push(Message { content: Content(content), ..Message::text(role, "") });
             }
-            Item::Reasoning { text } => {
+            Item::Reasoning { text, thoughts } => {
                 let (number, message) = assistant(&mut messages, false, &at, places);
                 places.moved(format!("messages[{number}].reasoning"), format!("{at}.content"));
-                message.reasoning.get_or_insert_default().push_str(&text);
+                if !text.is_empty() || thoughts.is_empty() {
+                    message.reasoning.get_or_insert_default().push_str(&text);
+                }
+                message.thoughts.extend(thoughts);
             }
             Item::Call { call_id, name, arguments } => {
                 let (number, message) = assistant(&mut messages, false, &at, places);

@@ -47,13 +47,17 @@ impl Responding {
     /// The output's items as they stand, for keeping.
     #[must_use]
     pub fn items(&self) -> Vec<Value> {
+        self.output.items.iter().map(|item| item.kept(&self.form)).collect()
+    }
+
+    fn written(&self) -> Vec<Value> {
         self.output.items.iter().map(|item| item.write(&self.form)).collect()
     }
 
     /// The response as one object.
     #[must_use]
     pub fn object(&self) -> Value {
-        self.object_with(self.items(), Value::Null)
+        self.object_with(self.written(), Value::Null)
     }
 
     fn object_with(&self, output: Vec<Value>, error: Value) -> Value {
@@ -103,6 +107,7 @@ impl Responding {
     fn changed(&mut self, change: Change, events: &mut Vec<Event>) {
         match change {
             Change::Opened(item) => self.opened(item, events),
+            Change::Begun(item) => self.begun(item, events),
             Change::Text { item, text, logprobs } => {
                 let tokens = if self.form.logprobs { chat_tokens(&logprobs) } else { json!([]) };
                 let data = self.of_part(item, json!({"delta": text, "logprobs": tokens}));
@@ -141,6 +146,9 @@ impl Responding {
     fn opened(&mut self, item: usize, events: &mut Vec<Event>) {
         let added = json!({"output_index": item, "item": self.output.items[item].write_empty(&self.form)});
         events.push(self.event("response.output_item.added", added));
+    }
+
+    fn begun(&mut self, item: usize, events: &mut Vec<Event>) {
         let part = match self.output.items[item].what {
             What::Message { .. } => text_part("", &[]),
             What::Reasoning { .. } => thought_part(&self.form, ""),
@@ -168,7 +176,8 @@ impl Responding {
                 let data = self.of_part(item, part);
                 events.push(self.event("response.content_part.done", data));
             }
-            What::Reasoning { text } => {
+            What::Reasoning { text, .. } if text.is_empty() => {}
+            What::Reasoning { text, .. } => {
                 let data = self.of_part(item, json!({"text": text}));
                 let name = self.part_event(
                     item,
@@ -230,7 +239,7 @@ impl StreamWriter for Responding {
             kind if kind.status() < 500 => "invalid_prompt",
             _ => "server_error",
         };
-        let failed = self.object_with(self.items(), json!({"code": code, "message": error.message}));
+        let failed = self.object_with(self.written(), json!({"code": code, "message": error.message}));
         events.push(self.event("response.failed", json!({"response": failed})));
         Some(events)
     }

@@ -5,7 +5,8 @@
 //! passed over, save for references.
 
 use crate::fields::{self, Object, element, unsupported, wrong_type};
-use crate::{Error, ErrorKind, Part, Role};
+use crate::openai::{thoughts, to_json};
+use crate::{Error, ErrorKind, Part, Role, Thought};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Value, json};
@@ -24,6 +25,8 @@ pub enum Item {
     Reasoning {
         /// The thoughts.
         text: String,
+        /// The same as the service wrote it down that thought it, where it did.
+        thoughts: Vec<Thought>,
     },
     /// A call of a function.
     Call {
@@ -55,14 +58,40 @@ const HARMLESS: &[&str] = &["id", "status", "phase", "created_by", "malformed_ca
 /// clients that keep no state know this field as the one that carries thoughts to the next request.
 const CARRIED: &str = "hearth-1:";
 
+/// What stands there before the thoughts as their service wants them back: JSON, `{"text", "details"}`, in which `details`
+/// are as chat completions have them in `reasoning_details`, and `text` is left out where it is theirs.
+const PROVEN: &str = "hearth-2:";
+
 /// The value of `encrypted_content` for these thoughts.
-pub(super) fn carried(text: &str) -> String {
-    URL_SAFE_NO_PAD.encode(format!("{CARRIED}{text}"))
+pub(super) fn carried(text: &str, thoughts: &[Thought]) -> String {
+    if thoughts.is_empty() {
+        return URL_SAFE_NO_PAD.encode(format!("{CARRIED}{text}"));
+    }
+    let mut all = json!({"details": thoughts.iter().map(thoughts::written).collect::<Vec<_>>()});
+    if text != signed(thoughts) {
+        all["text"] = text.into();
+    }
+    URL_SAFE_NO_PAD.encode(format!("{PROVEN}{}", to_json(&all)))
 }
 
-fn uncarried(token: &str) -> Option<String> {
-    let text = String::from_utf8(URL_SAFE_NO_PAD.decode(token).ok()?).ok()?;
-    text.strip_prefix(CARRIED).map(str::to_owned)
+/// What was carried; nothing where somebody else wrote it, as another service's own that only that can read.
+fn uncarried(token: &str) -> Option<(String, Vec<Thought>)> {
+    let told = String::from_utf8(URL_SAFE_NO_PAD.decode(token).ok()?).ok()?;
+    if let Some(text) = told.strip_prefix(CARRIED) {
+        return Some((text.to_owned(), Vec::new()));
+    }
+    let all: Value = serde_json::from_str(told.strip_prefix(PROVEN)?).ok()?;
+    let thoughts = thoughts::of(&all["details"]);
+    Some((all["text"].as_str().map_or_else(|| signed(&thoughts), str::to_owned), thoughts))
+}
+
+/// The text of those that may be read.
+fn signed(thoughts: &[Thought]) -> String {
+    let texts = thoughts.iter().map(|thought| match thought {
+        Thought::Signed { text, .. } => text.as_str(),
+        Thought::Redacted { .. } => "",
+    });
+    texts.collect()
 }
 
 impl Item {
@@ -128,10 +157,19 @@ impl Item {
                 "id": id, "type": "message", "status": "completed", "role": role.as_str(),
                 "content": content.iter().map(|part| written(part, *role)).collect::<Vec<_>>(),
             }),
-            Self::Reasoning { text } => json!({
-                "id": id, "type": "reasoning", "status": "completed", "summary": [],
-                "content": [{"type": "reasoning_text", "text": text}],
-            }),
+            Self::Reasoning { text, thoughts } => {
+                let mut item = json!({
+                    "id": id, "type": "reasoning", "status": "completed", "summary": [],
+                    "content": [{"type": "reasoning_text", "text": text}],
+                });
+                if text.is_empty() {
+                    item["content"] = json!([]);
+                }
+                if !thoughts.is_empty() {
+                    item["encrypted_content"] = carried(text, thoughts).into();
+                }
+                item
+            }
             Self::Call { call_id, name, arguments } => json!({
                 "id": id, "type": "function_call", "status": "completed", "call_id": call_id, "name": name,
                 "arguments": arguments,
@@ -198,7 +236,8 @@ fn message(fields: &mut Object) -> Result<Item, Error> {
     Ok(Item::Message { role, content })
 }
 
-/// Thoughts: their text where it stands there, else what was carried, else the summary.
+/// Thoughts: their text where it stands there, else what was carried, else the summary. What another service has sealed
+/// is left out, as a proof of its would be.
 fn reasoning(fields: &mut Object) -> Result<Item, Error> {
     let mut read = |name: &'static str, kind: &str| -> Result<String, Error> {
         let path = fields.path(name);
@@ -217,15 +256,10 @@ fn reasoning(fields: &mut Object) -> Result<Item, Error> {
     };
     let content = read("content", "reasoning_text")?;
     let summary = read("summary", "summary_text")?;
-    let path = fields.path("encrypted_content");
-    let carried = match fields.string("encrypted_content")? {
-        None => None,
-        Some(token) => Some(uncarried(&token).ok_or_else(|| {
-            Error::invalid(&path, format!("'{path}' was not written by this server and cannot be read here"))
-        })?),
-    };
+    let token = fields.string("encrypted_content")?;
+    let (carried, thoughts) = token.and_then(|token| uncarried(&token)).unzip();
     let text = Some(content).filter(|text| !text.is_empty()).or(carried).unwrap_or(summary);
-    Ok(Item::Reasoning { text })
+    Ok(Item::Reasoning { text, thoughts: thoughts.unwrap_or_default() })
 }
 
 /// A text, or parts.

@@ -6,7 +6,7 @@
 use super::item::carried;
 use super::{Form, item_id};
 use crate::openai::logprobs::chat_tokens;
-use crate::{Delta, FinishReason, Logprobs};
+use crate::{Delta, FinishReason, Logprobs, Thought};
 use serde_json::{Value, json};
 
 /// How far an item, or the whole response, has come.
@@ -39,16 +39,28 @@ pub(super) struct Made {
 #[derive(Debug)]
 pub(super) enum What {
     Message { text: String, logprobs: Vec<Logprobs>, malformed: Vec<String> },
-    Reasoning { text: String },
+    Reasoning { text: String, thoughts: Vec<Thought> },
     Call { call_id: String, name: String, arguments: String, index: u32 },
 }
 
 /// What a delta did; the number is that of the item.
 pub(super) enum Change {
     Opened(usize),
-    Text { item: usize, text: String, logprobs: Vec<Logprobs> },
-    Thought { item: usize, text: String },
-    Arguments { item: usize, text: String },
+    /// The item's one part begins; that of thoughts that may not be read never does.
+    Begun(usize),
+    Text {
+        item: usize,
+        text: String,
+        logprobs: Vec<Logprobs>,
+    },
+    Thought {
+        item: usize,
+        text: String,
+    },
+    Arguments {
+        item: usize,
+        text: String,
+    },
     Closed(usize),
 }
 
@@ -81,10 +93,19 @@ impl Output {
             }
             Delta::Reasoning { choice: 0, text } if !text.is_empty() => {
                 let item = self.reasoning(&mut changes);
-                if let What::Reasoning { text: all } = &mut self.items[item].what {
+                if let What::Reasoning { text: all, .. } = &mut self.items[item].what {
+                    if all.is_empty() {
+                        changes.push(Change::Begun(item));
+                    }
                     all.push_str(&text);
                 }
                 changes.push(Change::Thought { item, text });
+            }
+            Delta::Thought { choice: 0, thought } => {
+                let item = self.reasoning(&mut changes);
+                if let What::Reasoning { thoughts, .. } = &mut self.items[item].what {
+                    thoughts.push(thought);
+                }
             }
             Delta::ToolCallStart { choice: 0, index, id, name } => {
                 let what = What::Call { call_id: id, name, arguments: String::new(), index };
@@ -133,12 +154,13 @@ impl Output {
     fn reasoning(&mut self, changes: &mut Vec<Change>) -> usize {
         match self.items.last() {
             Some(Made { what: What::Reasoning { .. }, .. }) => self.items.len() - 1,
-            _ => self.open(What::Reasoning { text: String::new() }, changes),
+            _ => self.open(What::Reasoning { text: String::new(), thoughts: Vec::new() }, changes),
         }
     }
 
     fn open(&mut self, what: What, changes: &mut Vec<Change>) -> usize {
         self.close(Status::Completed, changes);
+        let is_message = matches!(what, What::Message { .. });
         let prefix = match what {
             What::Message { .. } => "msg",
             What::Reasoning { .. } => "rs",
@@ -148,6 +170,9 @@ impl Output {
         let id = item_id(prefix, &self.turn, self.first + number);
         self.items.push(Made { id, what, status: Status::InProgress });
         changes.push(Change::Opened(number));
+        if is_message {
+            changes.push(Change::Begun(number));
+        }
         number
     }
 
@@ -184,11 +209,12 @@ impl Made {
                 }
                 item
             }
-            What::Reasoning { text } => {
+            What::Reasoning { text, thoughts } => {
                 let mut item = json!({"id": id, "type": "reasoning", "status": status, "summary": []});
-                item[if form.summary { "summary" } else { "content" }] = json!([self.part(form)]);
+                let parts = if text.is_empty() { Vec::new() } else { vec![self.part(form)] };
+                item[if form.summary { "summary" } else { "content" }] = parts.into();
                 if form.carried {
-                    item["encrypted_content"] = json!(carried(text));
+                    item["encrypted_content"] = json!(carried(text, thoughts));
                 }
                 item
             }
@@ -197,6 +223,17 @@ impl Made {
                 "arguments": arguments,
             }),
         }
+    }
+
+    /// The item for keeping: with the proofs of its thoughts, whether or not the caller wants them.
+    pub(super) fn kept(&self, form: &Form) -> Value {
+        let mut item = self.write(form);
+        if let What::Reasoning { text, thoughts } = &self.what
+            && !thoughts.is_empty()
+        {
+            item["encrypted_content"] = carried(text, thoughts).into();
+        }
+        item
     }
 
     /// The item as it began: nothing is in it yet.
@@ -223,7 +260,7 @@ impl Made {
     pub(super) fn part(&self, form: &Form) -> Value {
         match &self.what {
             What::Message { text, logprobs, .. } => text_part(text, logprobs),
-            What::Reasoning { text } => thought_part(form, text),
+            What::Reasoning { text, .. } => thought_part(form, text),
             What::Call { .. } => Value::Null,
         }
     }

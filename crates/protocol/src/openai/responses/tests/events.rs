@@ -143,6 +143,7 @@ fn append(to: &mut Value, more: &Value) {
 enum Said {
     Text(String, bool),
     Thought(String),
+    Proof(bool),
     Call(String),
     Malformed,
 }
@@ -151,6 +152,7 @@ fn said() -> impl Strategy<Value = Said> {
     prop_oneof![
         ("[ -~é\u{1f600}]{0,9}", any::<bool>()).prop_map(|(text, logprobs)| Said::Text(text, logprobs)),
         "[ -~é]{0,9}".prop_map(Said::Thought),
+        any::<bool>().prop_map(Said::Proof),
         "[ -~é]{0,9}".prop_map(Said::Call),
         Just(Said::Malformed),
     ]
@@ -183,6 +185,15 @@ fn deltas(said: &[Said], size: usize, reason: FinishReason) -> Vec<Delta> {
                 }
             }
             Said::Thought(text) => deltas.extend(pieces(text).iter().map(|piece| thought(piece))),
+            Said::Proof(readable) => {
+                let (proof, maker) = ("p".to_owned(), crate::Maker::Anthropic);
+                let thought = if *readable {
+                    crate::Thought::Signed { text: "t".to_owned(), signature: proof, maker }
+                } else {
+                    crate::Thought::Redacted { data: proof, maker }
+                };
+                deltas.push(Delta::Thought { choice: 0, thought });
+            }
             Said::Call(text) => {
                 deltas.push(call(calls, "f"));
                 deltas.extend(pieces(text).iter().map(|piece| arguments(calls, piece)));

@@ -229,11 +229,6 @@ fn what_cannot_be_had_is_refused_by_name() {
         "input[0].call_id",
         "No tool call found for function call output with call_id c.",
     );
-    refused(
-        json!({"input": [{"type": "reasoning", "summary": [], "encrypted_content": "gAAA"}]}),
-        "input[0].encrypted_content",
-        "not written by this server",
-    );
     refused(json!({"metadata": {"a": 1}}), "metadata.a", "expected a string");
     let error = parse(br#"{"model":"m"}"#).unwrap_err();
     assert_eq!(error.message, "Missing required parameter: 'input'");
@@ -275,7 +270,7 @@ fn body(request: &GenerateRequest) -> Value {
     let mut items = Vec::new();
     for message in messages {
         if let Some(reasoning) = &message.reasoning {
-            items.push(Item::Reasoning { text: reasoning.clone() });
+            items.push(Item::Reasoning { text: reasoning.clone(), thoughts: message.thoughts.clone() });
         }
         match &message.tool_call_id {
             Some(id) => {
