@@ -60,10 +60,12 @@ impl Places {
         if let Some(param) = &error.param {
             let written = self.written(param);
             if written != *param {
-                // A bare word such as `tools` may stand in the text as what it means.
-                if param.contains(['[', '.', '/']) {
-                    error.message = error.message.replace(param.as_str(), &written);
-                }
+                // A bare word such as `tools` may stand in the text as what it means; in quotes it is the field.
+                error.message = if param.contains(['[', '.', '/']) {
+                    error.message.replace(param.as_str(), &written)
+                } else {
+                    error.message.replace(&format!("'{param}'"), &format!("'{written}'"))
+                };
                 error.param = Some(written);
             }
         }
@@ -100,5 +102,11 @@ mod tests {
         places.moved("tools[0].function", "tools[0]");
         let error = Error::invalid("tools[0].function.name", "'tools[0].function.name' is taken");
         assert_eq!(places.locate(error), Error::invalid("tools[0].name", "'tools[0].name' is taken"));
+        places.moved("stop", "stop_sequences");
+        let error = Error::invalid("stop", "'stop' does not stop here");
+        assert_eq!(
+            places.locate(error),
+            Error::invalid("stop_sequences", "'stop_sequences' does not stop here")
+        );
     }
 }

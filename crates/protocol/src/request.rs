@@ -287,3 +287,17 @@ pub enum ReasoningEffort {
     Medium,
     High,
 }
+
+impl ReasoningEffort {
+    /// Its word on the wire.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Minimal => "minimal",
+            Self::Low => "low",
+            Self::Medium => "medium",
+            Self::High => "high",
+        }
+    }
+}

@@ -13,7 +13,7 @@ mod openai;
 mod thoughts;
 mod translate;
 
-pub use thoughts::without_stand_ins;
+pub use thoughts::{without_carried, without_stand_ins};
 
 use crate::scan::{Field, Scan, ScanError, scan};
 use crate::sse;

@@ -2,7 +2,8 @@
 //!
 //! Where a thought was made here, a text stands in for the proof that Anthropic's API has there, and where another service
 //! made it that one's proof stands there wrapped; that API refuses both. So the block is taken out; every byte beside it
-//! stays. Not here: requests that are written anew, which leave such
+//! stays. So it is with what Responses carry from turn to turn (`encrypted_content`), which OpenAI's API refuses where it
+//! did not write it. Not here: requests that are written anew, which leave such
 //! thoughts out by themselves (`protocol::anthropic`).
 
 use bytes::Bytes;
@@ -100,6 +101,39 @@ pub fn without_stand_ins(body: &[u8]) -> Option<Bytes> {
         edited
     });
     Some(edited.into())
+}
+
+/// What `encrypted_content` begins with that was written here: `hearth-`, in Base64 (`protocol::openai::responses`).
+const CARRIED: &str = "aGVhcnRoL";
+
+#[derive(Deserialize)]
+struct Continued<'a> {
+    #[serde(borrow)]
+    input: &'a RawValue,
+}
+
+#[derive(Deserialize)]
+struct Item<'a> {
+    #[serde(borrow)]
+    encrypted_content: Option<Cow<'a, str>>,
+}
+
+/// The body of a request for a response without the thoughts that were carried here; nothing where there are no such.
+#[must_use]
+pub fn without_carried(body: &[u8]) -> Option<Bytes> {
+    memmem::find(body, CARRIED.as_bytes())?;
+    // What cannot be read is the provider's to judge.
+    let text = std::str::from_utf8(body).ok()?;
+    let asked: Continued<'_> = serde_json::from_str(text).ok()?;
+    let items: Vec<&RawValue> = serde_json::from_str(asked.input.get()).ok()?;
+    let goes = |raw: &RawValue| {
+        let item: Option<Item<'_>> = serde_json::from_str(raw.get()).ok();
+        let carried = item.and_then(|item| item.encrypted_content);
+        carried.is_some_and(|carried| carried.starts_with(CARRIED))
+    };
+    let kept: Vec<&str> = items.iter().filter(|raw| !goes(raw)).map(|raw| raw.get()).collect();
+    let input = format!("[{}]", kept.join(","));
+    (kept.len() < items.len()).then(|| replaced(text, asked.input, &input).into())
 }
 
 /// What is left of a message's blocks.
@@ -205,6 +239,19 @@ mod tests {
         let spoken = said(r#"{"type":"text","text":"t"}"#);
         let with_thought = said(&format!(r#"{OURS},{{"type":"text","text":"t"}}"#));
         check(&body(on, &[&with_thought]), Some(&body(on, &[&spoken])));
+    }
+
+    #[test]
+    fn thoughts_that_were_carried_here_go_from_what_goes_to_openai_and_every_other_byte_stays() {
+        let body = |items: &str| format!(r#"{{ "input":{items}, "x" : 1.0 }}"#);
+        let ours = r#"{"type":"reasoning","summary":[],"encrypted_content":"aGVhcnRoLTI6e30"}"#;
+        let theirs = r#"{"type":"reasoning", "summary":[],"encrypted_content":"gAAAAAB"}"#;
+        let said = r#"{"role" : "user", "content":"aGVhcnRoL"}"#;
+        let found = without_carried(body(&format!("[{said}, {ours},{theirs}]")).as_bytes()).unwrap();
+        assert_eq!(std::str::from_utf8(&found).unwrap(), body(&format!("[{said},{theirs}]")));
+        for body in [body(&format!("[{theirs},{said}]")), body("\"aGVhcnRoL\""), "[\"aGVhcnRoL\"".into()] {
+            assert_eq!(without_carried(body.as_bytes()), None, "{body}");
+        }
     }
 
     #[test]

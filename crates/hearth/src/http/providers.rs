@@ -19,7 +19,7 @@ use axum::response::Response;
 use bytes::Bytes;
 use gateway::call::retry::{Policy, is_passing};
 use gateway::call::{AnswerBody, Asking, Call, KeyOf, Proxy, Target};
-use gateway::dialect::{Dialect, without_stand_ins};
+use gateway::dialect::{Dialect, without_carried, without_stand_ins};
 use gateway::elsewhere::longest_prompt;
 use gateway::provider::{Configured, Way};
 use gateway::scan::{Edits, Field, Pieces, Scan, scan};
@@ -124,7 +124,7 @@ pub(super) async fn divert(
             Err(Error::new(ErrorKind::Unsupported, message).at("model"))
         };
     }
-    let proven = if task == Task::Messages { without_stand_ins(&bytes) } else { None };
+    let proven = provable(&bytes, Some(task));
     let proven = match proven {
         Some(bytes) => Some((scan(&bytes)?, bytes)),
         None => None,
@@ -132,7 +132,7 @@ pub(super) async fn divert(
     let targets: Vec<_> = spoken
         .into_iter()
         .map(|(provider, way)| {
-            let proven = proven.as_ref().filter(|_| wants_proofs(&provider));
+            let proven = proven.as_ref().filter(|_| wants_proofs(&provider, Some(task)));
             let (found, bytes) = proven.map_or((&found, &bytes), |(found, bytes)| (found, bytes));
             target(Aim::by_name(provider, &way, task, &model), bytes, Some(found))
         })
@@ -151,10 +151,22 @@ pub(super) async fn divert(
     answered.map(Some)
 }
 
-/// Whether Anthropic's own API stands behind, which wants a proof of each thought. Who speaks its dialect beside
-/// OpenAI's, as another Hearth does, takes what stands in for one.
-fn wants_proofs(provider: &Configured) -> bool {
-    provider.dialect != Dialect::OpenAi
+/// The body without thoughts that nobody elsewhere can prove or read; nothing where there are no such.
+fn provable(body: &[u8], task: Option<Task>) -> Option<Bytes> {
+    match task {
+        Some(Task::Responses) => without_carried(body),
+        Some(Task::Messages) | None => without_stand_ins(body),
+        Some(_) => None,
+    }
+}
+
+/// Whether the maker's own API stands behind, which wants a proof of each thought. Engines of one's own, and who speaks
+/// Anthropic's dialect beside OpenAI's, as another Hearth does, take what stands in for one.
+fn wants_proofs(provider: &Configured, task: Option<Task>) -> bool {
+    match task {
+        Some(Task::Responses) => !provider.speaker.engine,
+        _ => provider.dialect != Dialect::OpenAi,
+    }
 }
 
 /// Who may answer, each with the name by which it knows the model.
@@ -240,7 +252,8 @@ pub(super) async fn pass(State(app): State<Arc<App>>, request: Request) -> Answe
     let provider = providers.as_ref().and_then(|providers| providers.get(slug));
     let provider = provider.ok_or_else(|| no_provider(slug))?;
     let is_json = is_json(&asking.headers, body.bytes());
-    let proven = if is_json && wants_proofs(provider) { without_stand_ins(body.bytes()) } else { None };
+    let task = Task::of(path);
+    let proven = if is_json && wants_proofs(provider, task) { provable(body.bytes(), task) } else { None };
     let body = proven.map_or(body.clone(), |bytes| body.edited(bytes));
     let bytes = body.bytes().clone();
     let found = if is_json { Some(body.scan().await?) } else { None };
@@ -248,7 +261,6 @@ pub(super) async fn pass(State(app): State<Arc<App>>, request: Request) -> Answe
         Some(found) => found.string(&bytes, Field::Model).map_err(Error::from)?.map(Cow::into_owned),
         None => None,
     };
-    let task = Task::of(path);
     let asked = provider.asked(path);
     // What the path says goes before; what the body says beside it is the provider's to judge.
     let model = asked.model.or(model).unwrap_or_default();

@@ -32,6 +32,7 @@ fn counts(usage: &Usage) -> Map<String, Value> {
     let counts = json!({
         "input_tokens": usage.prompt_tokens.saturating_sub(beside),
         "cache_creation_input_tokens": usage.cache_write_tokens,
+        "cache_creation": {"ephemeral_5m_input_tokens": usage.cache_write_tokens, "ephemeral_1h_input_tokens": 0},
         "cache_read_input_tokens": usage.cached_tokens,
         "output_tokens": usage.completion_tokens,
         "output_tokens_details": {"thinking_tokens": usage.reasoning_tokens},
@@ -50,10 +51,6 @@ fn object(value: Value) -> Map<String, Value> {
 /// The whole message's usage.
 fn usage(usage: &Usage) -> Value {
     let mut fields = counts(usage);
-    fields.insert(
-        "cache_creation".into(),
-        json!({"ephemeral_5m_input_tokens": usage.cache_write_tokens, "ephemeral_1h_input_tokens": 0}),
-    );
     fields.insert("service_tier".into(), "standard".into());
     fields.into()
 }

@@ -105,6 +105,7 @@ impl Layout {
             for below in ["", ".text", ".image_url"] {
                 places.moved(format!("{canonical}.content[{j}]{below}"), part.to_string());
             }
+            places.moved(format!("{canonical}.content[{j}].image_url.url"), format!("{part}.source.url"));
         }
         if let Some(first) = written.calls.first() {
             places.moved(format!("{canonical}.tool_calls"), first.to_string());

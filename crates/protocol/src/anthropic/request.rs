@@ -98,6 +98,7 @@ fn read(body: &[u8], answer: bool) -> Result<MessagesRequest, Error> {
         cache_salt: shared::label(&mut fields, "cache_salt")?,
         ignore_eos: fields.boolean("ignore_eos")?.unwrap_or(false),
         reasoning_budget: thinking.budget,
+        reasoning_unsaid: thinking.unsaid,
         stream,
         ..GenerateRequest::default()
     };
@@ -130,6 +131,7 @@ fn thread(fields: &mut Object) -> Result<(), Error> {
 
 struct Thinking {
     on: bool,
+    unsaid: bool,
     shown: bool,
     budget: Option<u32>,
 }
@@ -138,7 +140,7 @@ struct Thinking {
 /// `max_tokens` holds for thoughts too.
 fn thinking(fields: &mut Object) -> Result<Thinking, Error> {
     let Some(mut thinking) = fields.object("thinking")? else {
-        return Ok(Thinking { on: false, shown: true, budget: None });
+        return Ok(Thinking { on: false, unsaid: true, shown: true, budget: None });
     };
     let mut budget = None;
     let on = match thinking.required_string("type")?.as_str() {
@@ -166,7 +168,7 @@ fn thinking(fields: &mut Object) -> Result<Thinking, Error> {
         }
     };
     thinking.finish()?;
-    Ok(Thinking { on, shown, budget })
+    Ok(Thinking { on, unsaid: false, shown, budget })
 }
 
 /// Variables for the template: the switches of the families that think. One that a template does not know changes

@@ -20,22 +20,44 @@ pub(crate) fn effort(request: &GenerateRequest) -> Option<ReasoningEffort> {
     if request.reasoning_effort.is_some() {
         return request.reasoning_effort;
     }
-    if request.thinks() != Some(true) {
+    let named = named_effort(request);
+    // Anthropic's effort stands beside its switch, or alone.
+    let alone = request.reasoning_unsaid && named.is_some();
+    if request.thinks() != Some(true) && !alone {
         return None;
     }
-    // Anthropic's effort, which stands beside its switch.
-    let named = request.template_variables.get("reasoning_effort").and_then(Value::as_str);
-    let named = named.and_then(|word| match word {
-        "low" => Some(ReasoningEffort::Low),
-        "medium" => Some(ReasoningEffort::Medium),
-        "high" => Some(ReasoningEffort::High),
-        _ => None,
-    });
     let by_budget = request.reasoning_budget.map(|budget| {
         let found = BUDGETS.iter().find(|(_, least)| budget >= *least);
         found.map_or(ReasoningEffort::Minimal, |(effort, _)| *effort)
     });
     Some(named.or(by_budget).unwrap_or(ReasoningEffort::Medium))
+}
+
+/// The effort of Anthropic's dialect, where the caller names one there.
+pub(crate) fn named_effort(request: &GenerateRequest) -> Option<ReasoningEffort> {
+    match request.template_variables.get("reasoning_effort")?.as_str()? {
+        "low" => Some(ReasoningEffort::Low),
+        "medium" => Some(ReasoningEffort::Medium),
+        "high" => Some(ReasoningEffort::High),
+        _ => None,
+    }
+}
+
+/// The field that says how long to think, by its canonical name.
+pub(crate) const fn effort_field(request: &GenerateRequest) -> &'static str {
+    if request.reasoning_effort.is_some() || request.reasoning_unsaid {
+        "reasoning_effort"
+    } else {
+        "chat_template_kwargs"
+    }
+}
+
+/// The budget of thought that leaves room for an answer: an effort gets at most half of `max_tokens`, a budget that the
+/// caller wrote all but one; nothing where that is less than `least`.
+pub(crate) fn with_room(request: &GenerateRequest, budget: u32, least: u32) -> Option<u32> {
+    let wrote = request.thinks() == Some(true) && request.reasoning_budget.is_some();
+    let room = request.max_tokens.map(|most| if wrote { most.saturating_sub(1) } else { most / 2 });
+    Some(budget.max(least).min(room.unwrap_or(u32::MAX))).filter(|budget| *budget >= least)
 }
 
 /// Most tokens of thought, where the caller wants that the model thinks; 0 where it shall not.
@@ -61,6 +83,12 @@ pub(crate) fn wordless(field: &str, dialect: &str) -> Error {
 /// The error of an answer that is none of the dialect.
 pub(crate) fn unreadable(why: impl std::fmt::Display) -> Error {
     Error::new(ErrorKind::Upstream, format!("The provider's answer cannot be read: {why}"))
+}
+
+/// The error of an answer that ended since the model made no sense: a caller who took it for whole would stop there, and
+/// the same request may well be answered the next time.
+pub(crate) fn malformed(why: &str) -> Error {
+    Error::new(ErrorKind::Upstream, format!("The model's answer is malformed: {why}"))
 }
 
 /// The error of an answer that broke off.
@@ -184,5 +212,7 @@ mod order_tests;
 pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod thinking_tests;
 #[cfg(test)]
 mod thoughts_tests;

@@ -385,7 +385,7 @@ fn conversations() -> Vec<Value> {
         |id: &str, content: Value| json!({"type": "tool_result", "tool_use_id": id, "content": content});
     vec![
         json!({"messages": [{"role": "user", "content": "hi"}]}),
-        json!({"system": "Be brief.", "messages": [{"role": "user", "content": "日本語 🦀 \"quoted\"\n{x}"}], "temperature": 0.7, "top_p": 0.9, "stop_sequences": ["END", "\n\n"]}),
+        json!({"system": "Be brief.", "messages": [{"role": "user", "content": "日本語 🦀 \"quoted\"\n{x}"}], "temperature": 0.7, "stop_sequences": ["END", "\n\n"]}),
         json!({"system": [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}], "messages": [
             {"role": "user", "content": [{"type": "text", "text": "what is this?"}, {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AAAA"}}, {"type": "image", "source": {"type": "url", "url": "https://example.com/a.png"}}]},
             {"role": "assistant", "content": "A cat."},
@@ -418,6 +418,7 @@ fn conversations() -> Vec<Value> {
 /// for caches, which plain speakers have no words for.
 fn plain(mut request: GenerateRequest) -> GenerateRequest {
     request.template_variables.clear();
+    request.reasoning_unsaid = false;
     if let crate::ResponseFormat::JsonSchema { name, .. } = &mut request.response_format {
         *name = None;
     }

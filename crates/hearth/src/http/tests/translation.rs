@@ -5,7 +5,7 @@ use super::providers::before;
 use super::*;
 use gateway::call::Proxy;
 use gateway::dialect::Dialect;
-use gateway::provider::{Providers, Wishes};
+use gateway::provider::{ProviderKey, Providers, Wishes};
 use gateway::upstream::Upstream;
 
 const OPENAI: &str = "vllm";
@@ -267,6 +267,28 @@ async fn thoughts_that_were_made_here_do_not_go_to_anthropics_api_on_either_path
     ] {
         assert_eq!(server.post(path, body(model, thought)).await.status, 400, "{path}");
         assert_eq!(told.recv().await, Some(body("claude", "")), "{path}");
+    }
+}
+
+#[tokio::test]
+async fn thoughts_that_were_carried_here_do_not_go_to_openais_api_on_either_path() {
+    let (theirs, mut told) = refusing(400).await;
+    let key = ProviderKey { secret: "k".to_owned(), weight: 1 };
+    let wishes = Wishes { base_url: Some(theirs), keys: vec![key], ..Wishes::default() };
+    let providers = Providers::new([("openai".to_owned(), wishes)].into()).unwrap();
+    let clock = Arc::new(base::SystemClock::default());
+    let proxy = Proxy::new(providers, Upstream::new().unwrap(), clock);
+    let server = Server::with(Config { proxy: Some(Arc::new(proxy)), ..Config::default() }).await;
+    let body = |model: &str, thought: &str| {
+        format!(
+            r#"{{"model":"{model}", "new":1.0,"input":[{{"role":"user","content":"q"}},{thought}{{"role":"user","content":"r"}}]}}"#
+        )
+    };
+    let thought = r#"{"type":"reasoning","summary":[],"encrypted_content":"aGVhcnRoLTE6eA"},"#;
+    for (path, model) in [("/v1/default/default/openai/v1/responses", "gpt"), ("/v1/responses", "openai/gpt")]
+    {
+        assert_eq!(server.post(path, body(model, thought)).await.status, 400, "{path}");
+        assert_eq!(told.recv().await, Some(body("gpt", "")), "{path}");
     }
 }
 

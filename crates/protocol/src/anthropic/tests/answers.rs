@@ -199,7 +199,7 @@ fn a_stream_begins_with_the_prompts_counts_and_names_its_events() {
     assert_eq!(start["message"]["stop_reason"], Value::Null);
     assert_eq!(
         events[5].data,
-        r#"{"type":"message_delta","delta":{"stop_reason":"end_turn","stop_sequence":null,"stop_details":null},"usage":{"input_tokens":2,"cache_creation_input_tokens":0,"cache_read_input_tokens":8,"output_tokens":7,"output_tokens_details":{"thinking_tokens":2},"server_tool_use":null}}"#
+        r#"{"type":"message_delta","delta":{"stop_reason":"end_turn","stop_sequence":null,"stop_details":null},"usage":{"input_tokens":2,"cache_creation_input_tokens":0,"cache_creation":{"ephemeral_5m_input_tokens":0,"ephemeral_1h_input_tokens":0},"cache_read_input_tokens":8,"output_tokens":7,"output_tokens_details":{"thinking_tokens":2},"server_tool_use":null}}"#
     );
 }
 

@@ -155,6 +155,10 @@ fn images_keep_their_place() {
     assert_eq!(url, "data:image/png;base64,aGk=");
     let refused = Error::new(ErrorKind::Unsupported, "no images yet").at("messages[0].content[1].image_url");
     assert_eq!(text(&asked.layout.locate(refused)), "messages.0.content.1: no images yet");
+    let path = "messages[0].content[1].image_url.url";
+    let located = asked.layout.locate(Error::invalid(path, format!("'{path}' must be a data: URL")));
+    let written = "messages.0.content.1.source.url";
+    assert_eq!(text(&located), format!("{written}: '{written}' must be a data: URL"));
 }
 
 #[test]
@@ -339,6 +343,12 @@ fn what_a_backend_names_is_told_where_the_caller_wrote_it() {
         let located = asked.layout.locate(Error::invalid(canonical, "wrong"));
         assert_eq!(text(&located), format!("{written}: wrong"), "{canonical}");
     }
+    // In the text too, where a field is meant.
+    let error = Error::invalid("response_format", "'response_format' is a response_format");
+    assert_eq!(
+        text(&asked.layout.locate(error)),
+        "output_config.format: 'output_config.format' is a response_format"
+    );
 }
 
 #[test]

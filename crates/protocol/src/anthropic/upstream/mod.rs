@@ -5,4 +5,4 @@ mod request;
 
 pub use reader::Reader;
 pub use request::{MAX_TOKENS, write};
-pub(crate) use request::{is_of_claude, thought};
+pub(crate) use request::{is_of_claude, sampled, thought};

@@ -4,7 +4,9 @@
 
 use crate::anthropic::written_id;
 use crate::openai::to_json;
-use crate::upstream::{arguments, budget, id_of, is_blank, number, object_schema, turns, wordless};
+use crate::upstream::{
+    arguments, budget, id_of, is_blank, number, object_schema, turns, with_room, wordless,
+};
 use crate::{
     CacheFor, CacheMark, Error, GenerateRequest, Input, Maker, Message, Part, ResponseFormat, Role, Thought,
     Tool, ToolChoice,
@@ -24,7 +26,7 @@ const BUDGET_MIN: u32 = 1024;
 /// # Errors
 /// When the request holds what the dialect has no words for.
 pub fn write(request: &GenerateRequest, model: &str) -> Result<String, Error> {
-    let Input::Chat(messages) = &request.input else { return Err(wordless("prompt", DIALECT)) };
+    let Input::Chat(messages) = &request.input else { return Err(wordless("raw", DIALECT)) };
     refuse(request)?;
     let budget = thought(request, messages);
     let mut body = Map::new();
@@ -58,10 +60,9 @@ pub fn write(request: &GenerateRequest, model: &str) -> Result<String, Error> {
     if !request.stop.is_empty() {
         put("stop_sequences", request.stop.clone().into());
     }
-    // Who thinks is sampled in one way.
     let thinks = budget.is_some();
-    let temperature = request.sampling.temperature.filter(|temperature| !thinks || *temperature == 1.0);
-    for (name, value) in [("temperature", temperature), ("top_p", request.sampling.top_p)] {
+    let (temperature, top_p) = sampled(request, thinks);
+    for (name, value) in [("temperature", temperature), ("top_p", top_p)] {
         if let Some(value) = value {
             put(name, number(value));
         }
@@ -117,7 +118,8 @@ fn refuse(request: &GenerateRequest) -> Result<(), Error> {
 /// The budget of thought; none where there is none, or where this API lets no model think: with a call that is forced,
 /// with an answer too short for it, and in the middle of a turn whose thoughts are not there to go on from.
 pub(crate) fn thought(request: &GenerateRequest, messages: &[Message]) -> Option<u32> {
-    let budget = budget(request).filter(|budget| *budget > 0)?.max(BUDGET_MIN);
+    // An effort alone is none to think by here.
+    let budget = budget(request).filter(|budget| *budget > 0 && request.thinks() == Some(true))?;
     if matches!(request.tool_choice, ToolChoice::Required | ToolChoice::Named(_)) {
         return None;
     }
@@ -127,10 +129,19 @@ pub(crate) fn thought(request: &GenerateRequest, messages: &[Message]) -> Option
     }) {
         return None;
     }
-    match request.max_tokens {
-        None => Some(budget),
-        Some(most) if most > BUDGET_MIN => Some(budget.min(most - 1)),
-        Some(_) => None,
+    with_room(request, budget, BUDGET_MIN)
+}
+
+/// `temperature` and `top_p` as Claude's models take them. Who thinks is sampled in one way ("`top_p` must be greater than
+/// or equal to 0.95 or unset when thinking is enabled"), and from Claude 4.5 on only one of both may be there
+/// ("`temperature` and `top_p` cannot both be specified for this model"): the temperature, unless it is the usual one.
+pub(crate) fn sampled(request: &GenerateRequest, thinks: bool) -> (Option<f32>, Option<f32>) {
+    let temperature = request.sampling.temperature.filter(|temperature| !thinks || *temperature == 1.0);
+    let top_p = request.sampling.top_p.filter(|p| !thinks || *p >= 0.95);
+    match (temperature, top_p) {
+        (Some(1.0), Some(_)) => (None, top_p),
+        (Some(_), Some(_)) => (temperature, None),
+        one => one,
     }
 }
 

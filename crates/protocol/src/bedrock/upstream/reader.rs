@@ -1,7 +1,7 @@
 //! An answer of Converse, whole or as the events of ConverseStream, as deltas.
 
 use crate::counts;
-use crate::upstream::{InOrder, broken_off, finish, object, unreadable};
+use crate::upstream::{InOrder, broken_off, finish, malformed, object, unreadable};
 use crate::{AnswerReader, Delta, Error, ErrorKind, FinishReason, Maker, Thought, Usage};
 use serde_json::{Map, Value};
 use std::collections::HashMap;
@@ -102,14 +102,16 @@ impl Reader {
         out
     }
 
-    fn ending(&mut self, answer: &Value) {
-        let Some(reason) = answer["stopReason"].as_str() else { return };
+    fn ending(&mut self, answer: &Value) -> Result<(), Error> {
+        let Some(reason) = answer["stopReason"].as_str() else { return Ok(()) };
         self.stop = Some(match reason {
             "max_tokens" | "model_context_window_exceeded" => FinishReason::Length,
             "tool_use" => FinishReason::ToolCalls,
+            "malformed_model_output" | "malformed_tool_use" => return Err(malformed(reason)),
             "guardrail_intervened" | "content_filtered" => FinishReason::ContentFilter,
             _ => FinishReason::Stop,
         });
+        Ok(())
     }
 
     fn spent(&self) -> Usage {
@@ -131,7 +133,7 @@ impl AnswerReader for Reader {
             "contentBlockDelta" => self.delta(at, &event["delta"]),
             "contentBlockStop" => self.close(at),
             "messageStop" => {
-                self.ending(&event);
+                self.ending(&event)?;
                 Vec::new()
             }
             "metadata" => {
@@ -177,7 +179,7 @@ impl AnswerReader for Reader {
         for block in content {
             out.extend(self.block(block));
         }
-        self.ending(&answer);
+        self.ending(&answer)?;
         self.stop.get_or_insert(FinishReason::Stop);
         out.extend(self.end()?);
         Ok(out)

@@ -3,9 +3,12 @@
 //! What fields may hold is what the service model of `bedrock-runtime` says (botocore 1.44.8); what it does not say and the
 //! service refuses all the same stands beside each rule. The order of members, blocks and tools is always the same, so that a provider's cache finds what it has seen.
 
-use crate::anthropic::upstream::{is_of_claude, thought};
+use crate::anthropic::upstream::{is_of_claude, sampled, thought};
 use crate::openai::to_json;
-use crate::upstream::{arguments, budget, id_of, is_blank, number, object_schema, turns, wordless};
+use crate::upstream::{
+    arguments, budget, effort, effort_field, id_of, is_blank, named_effort, number, object_schema, turns,
+    wordless,
+};
 use crate::{
     CacheFor, Error, GenerateRequest, Input, Message, Part, ResponseFormat, Role, Thought, Tool, ToolChoice,
 };
@@ -24,7 +27,7 @@ const ID_MAX: usize = 64;
 /// # Errors
 /// When the request holds what the dialect, or the model's maker, has no words for.
 pub fn write(request: &GenerateRequest, model: &str) -> Result<String, Error> {
-    let Input::Chat(messages) = &request.input else { return Err(wordless("prompt", DIALECT)) };
+    let Input::Chat(messages) = &request.input else { return Err(wordless("raw", DIALECT)) };
     let maker = Maker::of(model);
     refuse(request, maker)?;
     let budget = thought(request, messages).filter(|_| maker == Maker::Anthropic);
@@ -37,7 +40,7 @@ pub fn write(request: &GenerateRequest, model: &str) -> Result<String, Error> {
     if !system.is_empty() {
         put("system", system.into());
     }
-    let config = config(request, budget);
+    let config = config(request, maker, budget);
     if !config.is_empty() {
         put("inferenceConfig", config.into());
     }
@@ -48,6 +51,17 @@ pub fn write(request: &GenerateRequest, model: &str) -> Result<String, Error> {
     if !more.is_empty() {
         put("additionalModelRequestFields", more.into());
     }
+    let output = output(request, maker);
+    if !output.is_empty() {
+        put("outputConfig", output.into());
+    }
+    Ok(to_json(&body))
+}
+
+/// What the answer shall be like, and with how much effort it shall be made: the latter where the caller names it in the
+/// words of Claude's own API, since not all of its models take it.
+fn output(request: &GenerateRequest, maker: Maker) -> Map<String, Value> {
+    let mut output = Map::new();
     if let ResponseFormat::JsonSchema { name, schema, .. } = &request.response_format {
         // The schema is a text there.
         let mut held = json!({"schema": to_json(schema)});
@@ -55,9 +69,13 @@ pub fn write(request: &GenerateRequest, model: &str) -> Result<String, Error> {
             held["name"] = name.as_str().into();
         }
         let structure = json!({"jsonSchema": held});
-        put("outputConfig", json!({"textFormat": {"type": "json_schema", "structure": structure}}));
+        output.insert("textFormat".to_owned(), json!({"type": "json_schema", "structure": structure}));
     }
-    Ok(to_json(&body))
+    let named = named_effort(request).filter(|_| maker == Maker::Anthropic && effort(request).is_some());
+    if let Some(effort) = named {
+        output.insert("effort".to_owned(), effort.as_str().into());
+    }
+    output
 }
 
 /// Who made a model, as far as its requests are otherwise.
@@ -113,7 +131,6 @@ fn of_the_maker(
 /// What would change the answer and cannot be said. A seed changes nothing that anybody is promised.
 fn refuse(request: &GenerateRequest, maker: Maker) -> Result<(), Error> {
     let (sampling, claude) = (&request.sampling, maker == Maker::Anthropic);
-    let one_call = request.parallel_tool_calls == Some(false) && !request.tools.is_empty();
     let format = match request.response_format {
         ResponseFormat::Text => false,
         ResponseFormat::JsonSchema { .. } => !claude,
@@ -129,9 +146,8 @@ fn refuse(request: &GenerateRequest, maker: Maker) -> Result<(), Error> {
         ("repetition_penalty", sampling.repetition_penalty.is_some_and(|penalty| penalty != 1.0)),
         ("min_p", sampling.min_p.is_some_and(|p| p > 0.0)),
         ("top_k", maker == Maker::Other && sampling.top_k.is_some_and(|k| k > 0)),
-        ("reasoning_effort", !claude && budget(request).is_some_and(|budget| budget > 0)),
+        (effort_field(request), !claude && budget(request).is_some_and(|budget| budget > 0)),
         ("ignore_eos", request.ignore_eos),
-        ("parallel_tool_calls", !claude && one_call),
         ("response_format", format),
     ];
     if let Some((name, _)) = given.iter().find(|(_, given)| *given) {
@@ -143,7 +159,7 @@ fn refuse(request: &GenerateRequest, maker: Maker) -> Result<(), Error> {
     Ok(())
 }
 
-fn config(request: &GenerateRequest, budget: Option<u32>) -> Map<String, Value> {
+fn config(request: &GenerateRequest, maker: Maker, budget: Option<u32>) -> Map<String, Value> {
     let mut config = Map::new();
     // Without a limit the service sets one of its own, which must leave room behind the thoughts.
     let most = request
@@ -152,9 +168,11 @@ fn config(request: &GenerateRequest, budget: Option<u32>) -> Map<String, Value> 
     if let Some(most) = most {
         config.insert("maxTokens".to_owned(), most.into());
     }
-    // Who thinks is sampled in one way.
-    let temperature = request.sampling.temperature.filter(|one| budget.is_none() || *one == 1.0);
-    for (name, value) in [("temperature", temperature), ("topP", request.sampling.top_p)] {
+    let (temperature, top_p) = match maker {
+        Maker::Anthropic => sampled(request, budget.is_some()),
+        Maker::Amazon | Maker::Other => (request.sampling.temperature, request.sampling.top_p),
+    };
+    for (name, value) in [("temperature", temperature), ("topP", top_p)] {
         if let Some(value) = value {
             config.insert(name.to_owned(), number(value));
         }

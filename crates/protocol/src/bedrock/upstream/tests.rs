@@ -115,6 +115,20 @@ fn an_answer_is_the_same_streamed_and_whole() {
 }
 
 #[test]
+fn an_answer_that_ends_in_a_malformed_call_is_an_error_that_may_go_away() {
+    for reason in ["malformed_tool_use", "malformed_model_output"] {
+        let end = json!({"stopReason": reason});
+        let whole = json!({"output": {"message": {"content": [{"text": "a"}]}}, "stopReason": reason});
+        for error in [
+            Reader::new().whole(whole.to_string().as_bytes()).unwrap_err(),
+            Reader::new().event(Some("messageStop"), &end.to_string()).unwrap_err(),
+        ] {
+            assert!(error.kind.retryable() && error.message.contains(reason), "{error:?}");
+        }
+    }
+}
+
+#[test]
 fn what_is_no_answer_is_an_error() {
     let error = Reader::new().event(Some("throttlingException"), r#"{"message":"slow down"}"#).unwrap_err();
     assert_eq!(error.message, "throttlingException: slow down");

@@ -5,7 +5,7 @@
 //! chunk is the last.
 
 use crate::counts;
-use crate::upstream::{broken_off, finish, object, unreadable};
+use crate::upstream::{broken_off, finish, malformed, object, unreadable};
 use crate::{AnswerReader, Delta, Error, ErrorKind, FinishReason, Maker, Thought, Usage};
 use serde_json::{Map, Value};
 
@@ -66,7 +66,7 @@ impl Reader {
             for part in candidate["content"]["parts"].as_array().into_iter().flatten() {
                 self.part(at, part, &mut out)?;
             }
-            self.ending(at, candidate, &mut out);
+            self.ending(at, candidate)?;
         }
         Ok(out)
     }
@@ -115,10 +115,10 @@ impl Reader {
         Ok(())
     }
 
-    fn ending(&mut self, at: usize, candidate: &Value, out: &mut Vec<Delta>) {
-        let Some(reason) = candidate["finishReason"].as_str() else { return };
+    fn ending(&mut self, at: usize, candidate: &Value) -> Result<(), Error> {
+        let Some(reason) = candidate["finishReason"].as_str() else { return Ok(()) };
         let reason = match reason {
-            "FINISH_REASON_UNSPECIFIED" => return,
+            "FINISH_REASON_UNSPECIFIED" => return Ok(()),
             "MAX_TOKENS" => FinishReason::Length,
             "SAFETY"
             | "RECITATION"
@@ -132,15 +132,14 @@ impl Reader {
             "MALFORMED_FUNCTION_CALL"
             | "UNEXPECTED_TOOL_CALL"
             | "TOO_MANY_TOOL_CALLS"
-            | "MALFORMED_RESPONSE" => {
-                let choice = u32::try_from(at).expect("there are no more choices than a u32 asked for");
-                let why = candidate["finishMessage"].as_str().unwrap_or(reason).to_owned();
-                out.push(Delta::MalformedCall { choice, why });
-                FinishReason::Stop
+            | "MALFORMED_RESPONSE"
+            | "MISSING_THOUGHT_SIGNATURE" => {
+                return Err(malformed(candidate["finishMessage"].as_str().unwrap_or(reason)));
             }
             _ => FinishReason::Stop,
         };
         self.choices[at].finish = Some(reason);
+        Ok(())
     }
 
     /// Usage in the canonical form.

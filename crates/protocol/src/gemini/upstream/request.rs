@@ -5,7 +5,7 @@
 
 use super::schema::subset;
 use crate::openai::to_json;
-use crate::upstream::{arguments, budget, effort, number, object_schema, turns, wordless};
+use crate::upstream::{arguments, budget, effort, number, object_schema, turns, with_room, wordless};
 use crate::{
     Error, GenerateRequest, Input, Maker, Message, Part, ReasoningEffort, ResponseFormat, Role, Thought,
     Tool, ToolChoice,
@@ -18,7 +18,9 @@ const DIALECT: &str = "Gemini's generateContent";
 /// signatures" in the Gemini API's documentation).
 const NO_PROOF: &str = "skip_thought_signature_validator";
 
-/// The smallest budget of thought of models that cannot do without (Gemini 2.5 Pro).
+/// The smallest budgets of thought, of Flash-Lite and of the others; Pro cannot do without ("Thinking" in the Gemini API's
+/// documentation).
+const LITE_MIN: u32 = 512;
 const BUDGET_MIN: u32 = 128;
 
 /// Switches of templates that are a budget or level of thought here.
@@ -29,7 +31,7 @@ const SWITCHES: &[&str] = &["enable_thinking", "thinking", "reasoning_effort"];
 /// # Errors
 /// When the request holds what the dialect has no words for.
 pub fn write(request: &GenerateRequest, model: &str) -> Result<String, Error> {
-    let Input::Chat(messages) = &request.input else { return Err(wordless("prompt", DIALECT)) };
+    let Input::Chat(messages) = &request.input else { return Err(wordless("raw", DIALECT)) };
     refuse(request)?;
     let (system, contents) = conversation(messages, is_new(model))?;
     let mut body = Map::new();
@@ -71,7 +73,6 @@ fn refuse(request: &GenerateRequest) -> Result<(), Error> {
         ("repetition_penalty", sampling.repetition_penalty.is_some_and(|penalty| penalty != 1.0)),
         ("min_p", sampling.min_p.is_some_and(|p| p > 0.0)),
         ("ignore_eos", request.ignore_eos),
-        ("parallel_tool_calls", request.parallel_tool_calls == Some(false) && !request.tools.is_empty()),
     ];
     if let Some((name, _)) = given.iter().find(|(_, given)| *given) {
         return Err(wordless(name, DIALECT));
@@ -132,8 +133,12 @@ fn thinking(request: &GenerateRequest, model: &str) -> Option<Value> {
         };
         return Some(json!({"thinkingLevel": level, "includeThoughts": told}));
     }
-    let budget = budget(request).or((request.thinks() == Some(false)).then_some(0))?;
-    let budget = if model.contains("-pro") { budget.max(BUDGET_MIN) } else { budget };
+    // Models before 2.5 do not think, and refuse to be told so.
+    let off = (request.thinks() == Some(false) && model.contains("2.5")).then_some(0);
+    let budget = budget(request).filter(|budget| *budget > 0 || off.is_some()).or(off)?;
+    let least = if model.contains("-lite") { LITE_MIN } else { BUDGET_MIN };
+    let with_room = (budget > 0).then(|| with_room(request, budget, least)).flatten();
+    let budget = with_room.unwrap_or(if model.contains("-pro") { BUDGET_MIN } else { 0 });
     Some(json!({"thinkingBudget": budget, "includeThoughts": told && budget > 0}))
 }
 

@@ -116,7 +116,7 @@ fn a_schema_is_brought_into_the_subset_that_is_taken() {
 #[test]
 fn what_the_dialect_has_no_words_for_is_refused_by_name() {
     for (name, value) in
-        [("logprobs", json!(true)), ("logit_bias", json!({"1": 5})), ("parallel_tool_calls", json!(false))]
+        [("logprobs", json!(true)), ("logit_bias", json!({"1": 5})), ("ignore_eos", json!(true))]
     {
         let mut body = json!({"model": "m", "messages": [{"role": "user", "content": "a"}],
             "tools": [{"type": "function", "function": {"name": "f"}}]});
@@ -194,7 +194,6 @@ fn each_reason_of_an_end_has_a_canonical_one() {
         ("MAX_TOKENS", FinishReason::Length),
         ("SAFETY", FinishReason::ContentFilter),
         ("PROHIBITED_CONTENT", FinishReason::ContentFilter),
-        ("MALFORMED_FUNCTION_CALL", FinishReason::Stop),
         ("SOMETHING_NEW", FinishReason::Stop),
     ] {
         assert_eq!(ends(reason), Some(expected), "{reason}");
@@ -203,6 +202,21 @@ fn each_reason_of_an_end_has_a_canonical_one() {
     let answer = gathered(Reader::new(1).whole(refused.as_bytes()).unwrap());
     assert_eq!(answer.choices[0].finish, Some(FinishReason::ContentFilter));
     assert_eq!(answer.usage.unwrap().prompt_tokens, 3);
+}
+
+#[test]
+fn an_answer_that_ends_in_a_malformed_call_is_an_error_that_may_go_away() {
+    for reason in ["MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL", "MISSING_THOUGHT_SIGNATURE"] {
+        let body = format!(
+            r#"{{"candidates":[{{"content":{{"parts":[{{"text":"a"}}]}},"finishReason":"{reason}","finishMessage":"Malformed function call: f("}}]}}"#
+        );
+        for error in [
+            Reader::new(1).whole(body.as_bytes()).unwrap_err(),
+            Reader::new(1).event(None, &body).unwrap_err(),
+        ] {
+            assert!(error.kind.retryable() && error.message.contains("call: f("), "{error:?}");
+        }
+    }
 }
 
 #[test]

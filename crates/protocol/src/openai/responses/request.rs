@@ -91,7 +91,7 @@ pub fn parse(body: &[u8]) -> Result<Asked, Error> {
     not_built(&mut fields)?;
     places.moved("reasoning_effort", "reasoning.effort");
     places.moved("max_tokens", "max_output_tokens");
-    places.moved("logprobs", "top_logprobs");
+    places.moved("logprobs", if top_logprobs.is_some() { "top_logprobs" } else { "include" });
     let request = GenerateRequest {
         model,
         input: Input::default(),

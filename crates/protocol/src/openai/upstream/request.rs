@@ -7,8 +7,7 @@ use crate::openai::thoughts;
 use crate::openai::to_json;
 use crate::upstream::{effort, number, wordless};
 use crate::{
-    CacheFor, CacheMark, Error, GenerateRequest, Input, Message, Part, ReasoningEffort, ResponseFormat, Role,
-    Tool, ToolChoice,
+    CacheFor, CacheMark, Error, GenerateRequest, Input, Message, Part, ResponseFormat, Role, Tool, ToolChoice,
 };
 use serde_json::{Map, Value, json};
 use std::borrow::Cow;
@@ -31,7 +30,7 @@ pub fn write(
     speaker: &Speaker,
     usage: bool,
 ) -> Result<String, Error> {
-    let Input::Chat(messages) = &request.input else { return Err(wordless("prompt", DIALECT)) };
+    let Input::Chat(messages) = &request.input else { return Err(wordless("raw", DIALECT)) };
     let mut body = Map::new();
     let mut put = |name: &str, value: Value| body.insert(name.to_owned(), value);
     put("model", model.into());
@@ -136,16 +135,9 @@ fn sampling(request: &GenerateRequest, speaker: &Speaker, put: &mut impl Put) ->
 }
 
 fn thinking(request: &GenerateRequest, speaker: &Speaker, put: &mut impl Put) -> Result<(), Error> {
-    let word = |effort| match effort {
-        ReasoningEffort::None => "none",
-        ReasoningEffort::Minimal => "minimal",
-        ReasoningEffort::Low => "low",
-        ReasoningEffort::Medium => "medium",
-        ReasoningEffort::High => "high",
-    };
     if speaker.engine {
         if let Some(effort) = request.reasoning_effort {
-            put("reasoning_effort", word(effort).into());
+            put("reasoning_effort", effort.as_str().into());
         }
         if !request.template_variables.is_empty() {
             let variables = request.template_variables.clone().into_iter().collect();
@@ -157,7 +149,7 @@ fn thinking(request: &GenerateRequest, speaker: &Speaker, put: &mut impl Put) ->
         return Err(wordless(&format!("chat_template_kwargs.{name}"), DIALECT));
     }
     if let Some(effort) = effort(request) {
-        put("reasoning_effort", word(effort).into());
+        put("reasoning_effort", effort.as_str().into());
     }
     Ok(())
 }

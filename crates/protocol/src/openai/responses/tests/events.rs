@@ -44,6 +44,7 @@ fn usage() -> Delta {
     Delta::Usage(Usage {
         prompt_tokens: 9,
         cached_tokens: 4,
+        cache_write_tokens: 3,
         completion_tokens: 5,
         reasoning_tokens: 2,
         ..Usage::default()
@@ -263,7 +264,7 @@ fn a_text_has_the_events_that_clients_expect() {
             }],
             "store": true,
             "usage": {
-                "input_tokens": 9, "input_tokens_details": {"cached_tokens": 4, "cache_write_tokens": 0},
+                "input_tokens": 9, "input_tokens_details": {"cached_tokens": 4, "cache_write_tokens": 3},
                 "output_tokens": 5, "output_tokens_details": {"reasoning_tokens": 2}, "total_tokens": 14,
             },
             "instructions": null, "max_output_tokens": null, "max_tool_calls": null, "metadata": {},
