@@ -68,9 +68,9 @@ pub struct Findings {
 }
 
 impl Findings {
-    /// Looks at a payload; says whether it is blocked.
-    pub fn look(&mut self, dlp: &Dlp, check: Check, payload: &str, content_type: Option<&str>) -> bool {
-        let words = redact::found(payload, content_type);
+    /// Looks at a payload; says whether it is blocked. One byte that is no UTF-8 hides nothing of the rest.
+    pub fn look(&mut self, dlp: &Dlp, check: Check, payload: &[u8], content_type: Option<&str>) -> bool {
+        let words = redact::found(&String::from_utf8_lossy(payload), content_type);
         if words.is_empty() { false } else { self.add(dlp, check, &words) }
     }
 
@@ -159,30 +159,31 @@ mod tests {
             {"id": "c", "enabled": false, "action": "BLOCK", "check": ["REQUEST"], "profiles": ["contact"]},
         ]}));
         let mut findings = Findings::default();
-        assert!(!findings.look(&policies, Check::Request, "nothing", None));
+        assert!(!findings.look(&policies, Check::Request, b"nothing", None));
         assert_eq!(findings.header(), None);
-        assert!(!findings.look(&policies, Check::Request, "ada@example.com", None));
+        assert!(!findings.look(&policies, Check::Request, b"ada@example.com", None));
         let said: Value = serde_json::from_str(&findings.header().unwrap()).unwrap();
         assert_eq!(
             said,
             json!({"findings": [{"profile": {"context": {}, "entry_ids": ["email"],
             "profile_id": "contact"}, "policy_ids": ["a"], "check": "REQUEST"}], "action": "FLAG"})
         );
-        assert!(findings.look(&policies, Check::Response, "+49 30 901820", None));
+        assert!(findings.look(&policies, Check::Response, b"+49 30 901820", None));
         let said: Value = serde_json::from_str(&findings.header().unwrap()).unwrap();
         assert_eq!(
             (&said["action"], &said["findings"][1]["policy_ids"]),
             (&json!("BLOCK"), &json!(["a", "b"]))
         );
         assert_eq!(findings.entries(Check::Response), ["phone"]);
+        assert!(Findings::default().look(&policies, Check::Response, b"\xff ada@example.com", None));
     }
 
     #[test]
     fn the_shape_without_policies_looks_at_both_ways_and_a_kind_is_a_profile_too() {
         let both = dlp(json!({"enabled": true, "action": "BLOCK", "profiles": ["email"]}));
         for check in [Check::Request, Check::Response] {
-            assert!(Findings::default().look(&both, check, "ada@example.com", None));
-            assert!(!Findings::default().look(&both, check, "+49 30 901820", None));
+            assert!(Findings::default().look(&both, check, b"ada@example.com", None));
+            assert!(!Findings::default().look(&both, check, b"+49 30 901820", None));
         }
         let off = dlp(json!({"enabled": false, "action": "BLOCK", "profiles": ["email"]}));
         assert!(!off.is_on() && !off.blocks(Check::Response) && both.is_on());

@@ -92,7 +92,7 @@ impl Dlp {
     /// The policies that hold on a way.
     pub fn holding(&self, way: Check) -> impl Iterator<Item = Holding<'_>> {
         let (policies, both) = match self {
-            Self::Policies(some) => (some.enabled.then_some(&*some.policies).unwrap_or_default(), None),
+            Self::Policies(some) => (if some.enabled { &*some.policies } else { &[] }, None),
             Self::Both(both) => (&[][..], Some(both).filter(|both| both.enabled)),
         };
         let policies = policies.iter().filter(move |policy| policy.enabled && policy.check.contains(&way));

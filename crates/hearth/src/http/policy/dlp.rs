@@ -84,13 +84,12 @@ impl Looked {
         }
     }
 
-    /// Looks at a payload; whether it is blocked. What is no text holds nothing that could be found.
+    /// Looks at a payload; whether it is blocked.
     async fn look(&mut self, check: Check, kind: Option<String>, bytes: Bytes) -> Result<bool, Error> {
         let (dlp, mut findings) = (Arc::clone(&self.dlp), std::mem::take(&mut self.findings));
         let large = bytes.len() > LOOK_HERE;
         let look = move || {
-            let blocked = std::str::from_utf8(&bytes)
-                .is_ok_and(|text| findings.look(&dlp, check, text, kind.as_deref()));
+            let blocked = findings.look(&dlp, check, &bytes, kind.as_deref());
             Ok((blocked, findings))
         };
         let blocked;
