@@ -6,7 +6,7 @@
 
 use super::stream::{Events, Raw};
 use super::{Target, retry};
-use crate::dialect::{Dialect, Fault, Reported};
+use crate::dialect::{Bad, Dialect, Fault, Reported};
 use crate::provider::Configured;
 use crate::upstream::{Sent, Upstream, chunk};
 use bytes::{Bytes, BytesMut};
@@ -22,6 +22,9 @@ const WHOLE_MAX: usize = 256 << 20;
 
 /// Most of an error's body that is passed on.
 const ERROR_MAX: usize = 1 << 20;
+
+/// Most of it that is read for a log.
+const WHY_MAX: usize = 16 << 10;
 
 /// How long an error's body may take.
 const ERROR_TIME: Duration = Duration::from_secs(10);
@@ -91,6 +94,13 @@ impl Failed {
         &self.message
     }
 
+    /// Why there is no answer, for a log: in the provider's words where it said some.
+    pub(super) fn why(&self) -> String {
+        let body = self.response.as_ref().map(|(_, body)| &body[..body.len().min(WHY_MAX)]);
+        let said = body.and_then(super::generate::said);
+        said.unwrap_or_else(|| self.message.clone())
+    }
+
     /// The error for the client where the provider said nothing.
     pub(super) fn error(&self, provider: &Configured) -> Error {
         // It may have been told inside an answer, whose own body is no error.
@@ -114,9 +124,14 @@ pub(super) async fn attempt(
         .await
         .map_err(|_| Failed::no_answer(limit, target))?;
     let (head, body) = answered.map_err(|error| Failed::broken(error.to_string()))?.into_parts();
+    if head.status.is_redirection() && asks {
+        // Whoever follows it would show its key elsewhere, and ask past the ledger.
+        return Err(Failed::broken(format!("it answered {}, which leads elsewhere", head.status)));
+    }
     if !head.status.is_success() {
         return Err(refused(head, body).await);
     }
+    let form = target.form().filter(|_| asks);
     let is = |kind: &str| {
         let value = head.headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
         value.is_some_and(|value| {
@@ -127,23 +142,41 @@ pub(super) async fn attempt(
         Dialect::Bedrock => "application/vnd.amazon.eventstream",
         _ => "text/event-stream",
     };
+    let named = is("application/json");
     if is(kind) {
-        return first_event(head, body, target, deadline, limit).await;
+        return first_event(head, Events::new(body, target, form), target, deadline, limit).await;
     }
-    if is("application/json") {
-        let body = whole(body, WHOLE_MAX, target.provider.timeouts.idle).await?;
-        if let Some(fault) = target.dialect.fault_of_body(&body).filter(|_| asks) {
-            return Err(Failed::fault(&fault, &head, body));
+    if !named && form.is_none() {
+        return Ok(Begun::Raw(head, Box::new(Raw::new(body, target))));
+    }
+    let mut body = body;
+    let mut begun = Bytes::new();
+    if !named && target.dialect != Dialect::Bedrock {
+        // Events of a server that calls them something else go on as they come, too.
+        begun = match timeout_at(deadline, chunk(&mut body)).await {
+            Err(_) => return Err(Failed::no_answer(limit, target)),
+            Ok(None) => Bytes::new(),
+            Ok(Some(Err(error))) => return Err(Failed::broken(format!("its answer broke off: {error}"))),
+            Ok(Some(Ok(piece))) => piece,
+        };
+        if [&b"data:"[..], b"event:", b"id:", b":"].iter().any(|start| begun.starts_with(start)) {
+            let mut events = Events::new(body, target, form);
+            events.take(begun).map_err(Failed::broken)?;
+            return first_event(head, events, target, deadline, limit).await;
         }
-        let reported = target.dialect.usage_of_body(&body);
-        return Ok(Begun::Whole(head, body, reported));
     }
-    Ok(Begun::Raw(head, Box::new(Raw::new(body, target))))
+    let body = whole(begun, body, WHOLE_MAX, target.provider.timeouts.idle).await?;
+    match target.dialect.answer_of_body(form, &body) {
+        Ok(reported) => Ok(Begun::Whole(head, body, reported)),
+        Err(_) if !asks => Ok(Begun::Whole(head, body, None)),
+        Err(Bad::Told(fault)) => Err(Failed::fault(&fault, &head, body)),
+        Err(Bad::Unreadable(why)) => Err(Failed::broken(why)),
+    }
 }
 
 /// An answer that says itself that it is none.
 async fn refused(head: Parts, body: Incoming) -> Failed {
-    let body = timeout(ERROR_TIME, whole(body, ERROR_MAX, ERROR_TIME)).await;
+    let body = timeout(ERROR_TIME, whole(Bytes::new(), body, ERROR_MAX, ERROR_TIME)).await;
     let body = body.ok().and_then(Result::ok).unwrap_or_default();
     Failed {
         status: head.status,
@@ -154,9 +187,8 @@ async fn refused(head: Parts, body: Incoming) -> Failed {
     }
 }
 
-/// A whole body.
-async fn whole(mut body: Incoming, max: usize, idle: Duration) -> Result<Bytes, Failed> {
-    let mut first = Bytes::new();
+/// A whole body, whose first piece may have come already.
+async fn whole(mut first: Bytes, mut body: Incoming, max: usize, idle: Duration) -> Result<Bytes, Failed> {
     let mut all = BytesMut::new();
     loop {
         let piece = match timeout(idle, chunk(&mut body)).await {
@@ -180,13 +212,13 @@ async fn whole(mut body: Incoming, max: usize, idle: Duration) -> Result<Bytes, 
 /// Reads until the first event with data.
 async fn first_event(
     head: Parts,
-    body: Incoming,
+    events: Events,
     target: &Target,
     deadline: Instant,
     limit: Duration,
 ) -> Result<Begun, Failed> {
     let hold = Instant::now() + HOLD;
-    let mut events = Box::new(Events::new(body, target));
+    let mut events = Box::new(events);
     while !events.has_data() {
         match timeout_at(hold.min(deadline), events.read()).await {
             Err(_) if hold <= deadline => break,

@@ -163,7 +163,7 @@ fn target(
 /// Ends the entry of an answer that is none.
 async fn failed(entry: Option<Entry>, error: Error) -> Error {
     if let Some(entry) = entry {
-        entry.fail(error.kind.status()).await;
+        entry.fail(error.kind.status(), &error.message).await;
     }
     error
 }
@@ -180,15 +180,9 @@ fn told(failed: &Failed, target: &Target) -> Error {
         return Error { status: Some(failed.status.as_u16()).filter(|status| *status >= 400), ..error };
     };
     let body: Value = serde_json::from_slice(body).unwrap_or(Value::Null);
-    // Google's errors may stand in a list.
-    let body = body.get(0).unwrap_or(&body);
-    let inner = body.get("error").filter(|error| !error.is_null()).unwrap_or(body);
+    let inner = inner(&body);
+    let message = words(inner).unwrap_or_else(|| failed.message().to_owned());
     let text = |value: &Value, name: &str| value.get(name).and_then(Value::as_str).map(str::to_owned);
-    let message = inner
-        .as_str()
-        .map(str::to_owned)
-        .or_else(|| ["message", "detail", "Message"].iter().find_map(|name| text(inner, name)))
-        .unwrap_or_else(|| failed.message().to_owned());
     let code = text(inner, "code").unwrap_or_default();
     let kind = kind(failed.status, &code);
     let mut error = Error::new(kind, format!("{}: {message}", target.provider.slug));
@@ -198,6 +192,29 @@ fn told(failed: &Failed, target: &Target) -> Error {
     // Canonical fields have OpenAI's names.
     error.param = text(inner, "param").filter(|param| !param.is_empty());
     error
+}
+
+/// What an error's body says, without what is around it.
+fn inner(body: &Value) -> &Value {
+    // Google's errors may stand in a list.
+    let body = body.get(0).unwrap_or(body);
+    body.get("error").filter(|error| !error.is_null()).unwrap_or(body)
+}
+
+/// The words of an error, where it has some.
+fn words(inner: &Value) -> Option<String> {
+    let text = |name: &str| inner.get(name).and_then(Value::as_str);
+    let words =
+        inner.as_str().or_else(|| ["message", "detail", "Message"].iter().find_map(|name| text(name)));
+    words.map(str::to_owned)
+}
+
+/// The words of the body of an error, for a log.
+pub(super) fn said(body: &[u8]) -> Option<String> {
+    let read = serde_json::from_slice(body).ok();
+    let said = read.and_then(|body: Value| words(inner(&body)));
+    let text = || std::str::from_utf8(body).ok().map(|text| text.trim().to_owned());
+    said.or_else(text).filter(|text| !text.is_empty())
 }
 
 /// What a status means in the canonical form.

@@ -160,7 +160,7 @@ impl Proxy {
             Some(mut attempted) => {
                 self.tell(&other, &mut attempted);
                 if let (Some(entry), Err(failed)) = (entry, &attempted) {
-                    entry.fail(failed.status.as_u16()).await;
+                    entry.fail(failed.status.as_u16(), &failed.why()).await;
                 }
             }
         }

@@ -21,7 +21,7 @@ pub use headers::KeyOf;
 pub(crate) use headers::may_be_set;
 
 use crate::credential::{Credential, aws, google};
-use crate::dialect::Dialect;
+use crate::dialect::{Dialect, Form};
 use crate::ledger::Entry;
 use crate::provider::{Auth, Configured, Providers};
 use crate::scan::Pieces;
@@ -76,6 +76,13 @@ pub struct Target {
     pub strip_usage: bool,
     /// The most tokens of prompt and answer that it may take, where that can be said.
     pub most: Option<(u64, u64)>,
+}
+
+impl Target {
+    /// What a whole answer to a `POST` is there, where that is known.
+    fn form(&self) -> Option<Form> {
+        Form::of(self.dialect, self.url.path())
+    }
 }
 
 /// Headers, and the keys that sign a request.
@@ -236,7 +243,7 @@ impl Proxy {
                 Err(failed) => failed,
             };
             if let Some(entry) = entry {
-                entry.fail(failed.status.as_u16()).await;
+                entry.fail(failed.status.as_u16(), &failed.why()).await;
             }
             let (passing, status) = (failed.is_passing(), failed.status.as_u16());
             let reached = Reached { step: step_of, id, target, entry: None, outcome: Err(failed) };

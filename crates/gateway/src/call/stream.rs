@@ -2,7 +2,8 @@
 //!
 //! Events go on whole and untouched, as many together as arrived together; usage is read on the way. Before the event
 //! that ends the answer goes out, the entry in the ledger is settled, and that is durable. In silence a comment tells the
-//! client that the connection lives. A stream that breaks off ends with an error in the provider's dialect, since its
+//! client that the connection lives. A stream that breaks off, turns into something else, or ends before anything said
+//! that the answer is all there ([`Form`]) ends with an error in the provider's dialect, since its
 //! status is long sent; its entry ends as failed. Dropping the stream closes the connection to the provider and leaves
 //! the entry interrupted, with the usage that was seen: where the answer's own tokens were told before they were made
 //! (Anthropic's first event tells one), at least one for each piece since.
@@ -12,11 +13,11 @@ use super::framing::{Framing, event};
 use super::ready::Told;
 use super::turn::Turn;
 use super::{Target, retry};
-use crate::dialect::{Dialect, Fault, Watcher};
-use crate::eventstream;
+use crate::dialect::{Dialect, Fault, Form, Seen, Watcher};
 use crate::ledger::Entry;
 use crate::upstream::chunk;
 use crate::usage::Usage;
+use crate::{eventstream, sse};
 use bytes::Bytes;
 use futures::stream::unfold;
 use futures::{FutureExt, Stream};
@@ -41,6 +42,11 @@ const BROKEN: u16 = 502;
 /// Events of an answer.
 pub(super) struct Events {
     body: Incoming,
+    /// What is known of the answer's form.
+    form: Option<Form>,
+    /// The event that begins a response, which is told again where it fails; how many have come.
+    begun: Option<Bytes>,
+    events: u64,
     slug: Arc<str>,
     dialect: Dialect,
     idle: Duration,
@@ -58,6 +64,8 @@ pub(super) struct Events {
     has_data: bool,
     has_last: bool,
     ended: bool,
+    /// Whether its end was told.
+    is_over: bool,
     /// Whether a reader judges if the answer is whole where its stream just ends.
     is_read: bool,
     entry: Option<Entry>,
@@ -69,14 +77,17 @@ pub(super) struct Events {
 }
 
 impl Events {
-    pub(super) fn new(body: Incoming, target: &Target) -> Self {
+    pub(super) fn new(body: Incoming, target: &Target, form: Option<Form>) -> Self {
         Self {
             body,
+            form,
+            begun: None,
+            events: 0,
             slug: Arc::clone(&target.provider.slug),
             dialect: target.dialect,
             idle: target.provider.timeouts.idle,
             framing: Framing::new(target.dialect),
-            watcher: Watcher::new(target.dialect),
+            watcher: Watcher::new(target.dialect).of(form),
             told_usage: None,
             pieces: 0,
             strip_usage: target.strip_usage,
@@ -85,6 +96,7 @@ impl Events {
             has_data: false,
             has_last: false,
             ended: false,
+            is_over: false,
             is_read: false,
             entry: None,
             turn: Turn::default(),
@@ -133,7 +145,10 @@ impl Events {
                 let rest = self.framing.rest();
                 if !rest.is_empty() {
                     self.look(&rest);
-                    self.ready.push_back((rest, false));
+                    // What is cut in the middle would run into the error behind it.
+                    if self.watcher.is_whole() {
+                        self.ready.push_back((rest, false));
+                    }
                 }
                 Ok(false)
             }
@@ -162,8 +177,12 @@ impl Events {
         }
     }
 
-    fn look(&mut self, frame: &[u8]) -> crate::dialect::Seen {
+    fn look(&mut self, frame: &[u8]) -> Seen {
         let seen = self.watcher.frame(frame);
+        if self.form == Some(Form::Responses) {
+            self.events += 1;
+            self.begun.get_or_insert_with(|| Bytes::copy_from_slice(frame));
+        }
         self.has_data = self.has_data || event(self.dialect, frame).is_some();
         self.pieces += u64::from(seen.piece);
         if seen.usage
@@ -187,7 +206,8 @@ impl Events {
         }
     }
 
-    fn take(&mut self, bytes: Bytes) -> Result<(), String> {
+    /// Takes bytes that came.
+    pub(super) fn take(&mut self, bytes: Bytes) -> Result<(), String> {
         let frames = self.framing.push(bytes)?;
         if !frames.ends.is_empty() {
             self.release();
@@ -197,6 +217,10 @@ impl Events {
         let whole = frames.bytes.len();
         for end in frames.ends {
             let seen = self.look(&frames.bytes[start..end]);
+            if seen.rubbish {
+                self.put(frames.bytes.slice(from..start), settles);
+                return Err("an event of its stream is no JSON".to_owned());
+            }
             if seen.closing && end == whole {
                 self.put(frames.bytes.slice(from..start), settles);
                 self.held = frames.bytes.slice(start..);
@@ -228,6 +252,11 @@ impl Events {
         }
     }
 
+    /// Whether an answer that ends here is whole, or has said itself why not.
+    const fn is_whole(&self) -> bool {
+        self.watcher.is_whole() || self.watcher.fault().is_some()
+    }
+
     /// Ends the entry: the answer is whole, as far as anybody can tell.
     pub(super) async fn settle(&mut self) {
         let fault = self.watcher.fault().map(|fault| fault.status.unwrap_or(BROKEN));
@@ -235,7 +264,7 @@ impl Events {
         self.ends(if fault.is_some_and(passing) { Outcome::Failed } else { Outcome::Answered });
         let Some(entry) = self.entry.take() else { return };
         match self.watcher.fault() {
-            Some(fault) => entry.fail(fault.status.unwrap_or(BROKEN)).await,
+            Some(fault) => entry.fail(fault.status.unwrap_or(BROKEN), &fault.message).await,
             None => {
                 entry.settle(self.watcher.reported().map(|reported| reported.usage)).await;
             }
@@ -250,7 +279,7 @@ impl Events {
         let passing = StatusCode::from_u16(status.unwrap_or(BROKEN)).is_ok_and(retry::is_passing);
         self.ends(if passing { Outcome::Failed } else { Outcome::Refused });
         if let Some(entry) = self.entry.take() {
-            entry.fail(status.unwrap_or(BROKEN)).await;
+            entry.fail(status.unwrap_or(BROKEN), &error.message).await;
         }
         let message = format!("{}: {}", self.slug, error.message);
         Error { message, status, ..error }
@@ -259,9 +288,10 @@ impl Events {
     async fn broken(&mut self, kind: ErrorKind, why: &str) -> Error {
         tracing::warn!(provider = &*self.slug, why, "an answer broke off");
         self.ended = true;
+        self.is_over = true;
         self.ends(Outcome::Failed);
         if let Some(entry) = self.entry.take() {
-            entry.fail(BROKEN).await;
+            entry.fail(kind.status(), why).await;
         }
         Error::new(kind, format!("{}: {why}", self.slug))
     }
@@ -269,6 +299,10 @@ impl Events {
     /// An error as the last event of a stream.
     fn event(&self, error: &Error) -> Bytes {
         match self.dialect {
+            Dialect::OpenAi if self.form == Some(Form::Responses) => {
+                let begun = self.begun.as_deref().and_then(sse::data);
+                openai::responses::broken(begun.as_deref().unwrap_or_default(), self.events, error)
+            }
             Dialect::OpenAi | Dialect::Cohere | Dialect::Other => {
                 format!("data: {}\n\n", openai::error::body(error))
             }
@@ -293,7 +327,7 @@ impl Events {
         loop {
             if let Some((bytes, settles)) = self.ready.pop_front() {
                 // What is left is all of it, and nothing in it said so.
-                if settles || (self.ended && self.ready.is_empty() && !self.is_read) {
+                if settles || (self.ended && self.ready.is_empty() && !self.is_read && self.is_whole()) {
                     self.settle().await;
                 }
                 return Some(Ok(bytes));
@@ -307,10 +341,16 @@ impl Events {
                 return Some(Err(self.broken(ErrorKind::Upstream, &why).await));
             }
             if self.ended {
-                if !self.is_read {
-                    self.settle().await;
+                if self.is_read || self.is_over {
+                    return None;
                 }
-                return None;
+                self.is_over = true;
+                if self.is_whole() {
+                    self.settle().await;
+                    return None;
+                }
+                let why = "its stream ended before the answer did";
+                return Some(Err(self.broken(ErrorKind::Upstream, why).await));
             }
             match timeout(SILENCE.min(self.idle), self.read()).await {
                 Ok(Ok(_)) => {
@@ -390,7 +430,7 @@ impl Raw {
                 Some(Err(error)) => {
                     self.held = None;
                     if let Some(entry) = self.entry.take() {
-                        entry.fail(BROKEN).await;
+                        entry.fail(BROKEN, &format!("its answer broke off: {error}")).await;
                     }
                     return Some(Err(error));
                 }

@@ -16,6 +16,9 @@ use protocol::counts::{self, Counts};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
+/// The message behind the last piece of an answer of Converse's.
+pub(super) const STOP: &str = "messageStop";
+
 /// Reads a usage object.
 pub(super) fn counts(raw: &Map<String, Value>) -> Counts {
     if raw.contains_key("inputTokens") { counts::converse(raw) } else { counts::openai(raw) }

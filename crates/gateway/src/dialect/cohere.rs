@@ -52,6 +52,6 @@ mod tests {
     fn of_other_dialects_nothing_is_read() {
         let body = br#"{"error":"out of memory","usage":{"prompt_tokens":1,"completion_tokens":1}}"#;
         assert_eq!(Dialect::Other.usage_of_body(body), None);
-        assert_eq!(Dialect::Other.fault_of_body(body), None);
+        assert_eq!(Dialect::Other.answer_of_body(None, body), Ok(None));
     }
 }

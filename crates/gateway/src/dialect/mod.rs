@@ -8,11 +8,13 @@
 mod anthropic;
 mod bedrock;
 mod cohere;
+mod form;
 mod gemini;
 mod openai;
 mod thoughts;
 mod translate;
 
+pub use form::Form;
 pub use thoughts::{without_carried, without_stand_ins};
 
 use crate::scan::{Field, Scan, ScanError, scan};
@@ -20,6 +22,7 @@ use crate::sse;
 use crate::usage::{Tier, Usage};
 use memchr::memmem::Finder;
 use protocol::counts::{self, Told};
+use serde::de::IgnoredAny;
 use serde_json::{Map, Value};
 
 /// How a provider speaks.
@@ -62,6 +65,15 @@ pub struct Fault {
     pub status: Option<u16>,
     /// In its words.
     pub message: String,
+}
+
+/// Why an answer is none, though its status said that all was well.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Bad {
+    /// It is an error, in the provider's words.
+    Told(Fault),
+    /// It is not what it should be; what is wrong with it.
+    Unreadable(String),
 }
 
 /// Longest message that is taken from a provider's error.
@@ -124,18 +136,21 @@ impl Dialect {
     /// The usage that a whole answer tells.
     #[must_use]
     pub fn usage_of_body(self, body: &[u8]) -> Option<Reported> {
-        let members = match scan(body) {
-            Ok(members) => members,
+        match scan(body) {
+            Ok(members) => self.usage_among(&members, body),
             // A stream of Gemini's that was not asked for as events is a list of the same objects.
-            Err(_) if self == Self::Gemini => return gemini::usage_of_list(body),
-            Err(_) => return None,
-        };
+            Err(_) if self == Self::Gemini => gemini::usage_of_list(body),
+            Err(_) => None,
+        }
+    }
+
+    fn usage_among(self, members: &Scan, body: &[u8]) -> Option<Reported> {
         let Some(raw) = members.raw(body, self.usage_field()) else {
             return match self {
                 Self::Bedrock => bedrock::usage_beside(body),
                 Self::OpenAi => {
-                    let raw = openai::usage_of(&members, body)?;
-                    let tier = openai::tier(&members, body);
+                    let raw = openai::usage_of(members, body)?;
+                    let tier = openai::tier(members, body);
                     Some(Reported::new(self.usage(&raw)?, tier, serde_json::to_string(&raw).ok()?))
                 }
                 Self::Anthropic | Self::Gemini | Self::Cohere | Self::Other => None,
@@ -143,28 +158,61 @@ impl Dialect {
         };
         let raw = raw.to_owned();
         let usage = self.usage(&serde_json::from_slice(&raw).ok()?)?;
-        let tier = if self == Self::OpenAi { openai::tier(&members, body) } else { None };
+        let tier = if self == Self::OpenAi { openai::tier(members, body) } else { None };
         Some(Reported::new(usage, tier, String::from_utf8(raw).ok()?))
     }
 
-    /// The error that a whole answer is, though its status said that all was well.
-    #[must_use]
-    pub fn fault_of_body(self, body: &[u8]) -> Option<Fault> {
+    /// Reads a whole answer whose status said that all was well: the usage that it tells. `form` is what it should be,
+    /// where that is known.
+    ///
+    /// # Errors
+    /// When it is an error, or nothing of the kind.
+    pub fn answer_of_body(self, form: Option<Form>, body: &[u8]) -> Result<Option<Reported>, Bad> {
         if self == Self::Other {
-            return None;
+            return Ok(None);
         }
-        if body.trim_ascii().is_empty() {
-            return Some(Fault { status: None, message: "the answer is empty".to_owned() });
+        let unreadable = |why: String| Err(Bad::Unreadable(why));
+        let trimmed = body.trim_ascii_start();
+        if trimmed.is_empty() {
+            return unreadable("its answer is empty".to_owned());
         }
-        let scan = match scan(body) {
-            Ok(scan) => scan,
-            // JSON too, and for the caller to make sense of.
-            Err(_) if body.trim_ascii_start().starts_with(b"[") => return None,
-            Err(_) if body.trim_ascii_start().starts_with(b"\"") => return None,
-            Err(error) => return Some(Fault { status: None, message: format!("in the answer, {error}") }),
+        let members = match scan(body) {
+            Ok(members) => members,
+            Err(error) => {
+                // JSON too, and for the caller to make sense of.
+                let other = match form {
+                    None => trimmed.starts_with(b"[") || trimmed.starts_with(b"\""),
+                    Some(Form::Gemini) => {
+                        trimmed.starts_with(b"[")
+                            && serde_json::from_slice::<IgnoredAny>(body).is_ok()
+                            && gemini::is_closing(body)
+                    }
+                    Some(_) => false,
+                };
+                return if other { Ok(self.usage_of_body(body)) } else { unreadable(told_of(&error)) };
+            }
         };
         // A response that failed is an answer, which says why.
-        scan.raw(body, Field::Error).filter(|_| scan.span(Field::Object).is_none()).map(fault)
+        if members.span(Field::Object).is_none()
+            && let Some(error) = members.raw(body, Field::Error)
+        {
+            return Err(Bad::Told(fault(error)));
+        }
+        if form.is_some_and(|form| !form.is_answer(body)) {
+            return unreadable("its answer is JSON, but no answer to this request".to_owned());
+        }
+        Ok(self.usage_among(&members, body))
+    }
+}
+
+/// What is wrong with an answer that is no JSON object, in words about an answer.
+fn told_of(error: &ScanError) -> String {
+    match error {
+        ScanError::Syntax { at, found: None, .. } => {
+            format!("its answer ends after {at} bytes, in the middle")
+        }
+        ScanError::Syntax { at, .. } => format!("its answer is no JSON object (at byte {at})"),
+        other => format!("its answer cannot be read: {other}"),
     }
 }
 
@@ -205,12 +253,18 @@ pub struct Seen {
     pub last: bool,
     /// It may be the last: only the end of the stream, or another frame, tells.
     pub closing: bool,
+    /// It is none that such an answer could have.
+    pub rubbish: bool,
 }
 
 /// Watches a stream, frame by frame.
 #[derive(Clone, Debug)]
 pub struct Watcher {
     dialect: Dialect,
+    /// What is known of the answer's form.
+    form: Option<Form>,
+    /// Whether something said that the answer is all there.
+    whole: bool,
     /// The usage object, of several told the merged one.
     raw: Map<String, Value>,
     /// Where it stands beside the usage.
@@ -232,7 +286,19 @@ impl Watcher {
             Dialect::Gemini => "\"usageMetadata\"",
         };
         let (usage, error) = (finder(told), finder("\"error\""));
-        Self { dialect, raw: Map::new(), tier: None, fault: None, usage, error }
+        Self { dialect, form: None, whole: false, raw: Map::new(), tier: None, fault: None, usage, error }
+    }
+
+    /// The same, of an answer of this form.
+    #[must_use]
+    pub fn of(self, form: Option<Form>) -> Self {
+        Self { form, ..self }
+    }
+
+    /// Whether an answer whose stream ends here is all there, as far as its form tells.
+    #[must_use]
+    pub const fn is_whole(&self) -> bool {
+        self.whole || self.form.is_none()
     }
 
     /// Looks at a frame.
@@ -261,12 +327,17 @@ impl Watcher {
             Dialect::OpenAi | Dialect::Cohere | Dialect::Bedrock | Dialect::Other => false,
         };
         seen.closing = self.dialect == Dialect::Gemini && gemini::is_closing(frame);
+        if let Some(form) = self.form {
+            self.whole = self.whole || seen.last || seen.closing || form.ends(frame);
+            seen.rubbish = Form::is_rubbish(frame);
+        }
         seen
     }
 
     /// Looks at a message of Amazon's.
     fn message(&mut self, frame: &[u8], seen: &mut Seen) {
         let Some(message) = crate::eventstream::decode(frame) else { return };
+        self.whole = self.whole || message.name == bedrock::STOP;
         if message.is_error {
             self.fault.get_or_insert_with(|| bedrock::fault(&message));
         } else if let Some(told) = bedrock::usage_of_event(&message) {
@@ -274,6 +345,7 @@ impl Watcher {
             seen.usage = true;
             // What tells usage ends the answer.
             seen.last = true;
+            self.whole = true;
         }
     }
 

@@ -105,9 +105,8 @@ pub(super) fn fault_of_failed(data: &[u8]) -> super::Fault {
 
 /// Whether a frame is the last: `[DONE]`, or the event that ends a response.
 pub(super) fn is_last(frame: &[u8]) -> bool {
-    const ENDS: [&[u8]; 4] = [b"response.completed", b"response.incomplete", FAILED, ERROR];
     match crate::sse::name(frame) {
-        Some(name) => ENDS.contains(&name),
+        Some(name) => super::form::ENDS_OF_A_RESPONSE.contains(&name),
         None => {
             frame.len() < 32
                 && memmem::find(frame, b"[DONE]").is_some()

@@ -186,16 +186,18 @@ fn the_chunk_of_usage_alone_and_the_last_event_are_known() {
 /// Row 32: an error inside an answer of status 200 was taken for an answer.
 #[test]
 fn an_error_in_place_of_an_answer_is_seen() {
-    let fault = |body: &str| Dialect::OpenAi.fault_of_body(body.as_bytes());
+    let fault = |body: &str| Dialect::OpenAi.answer_of_body(None, body.as_bytes()).err();
     let told = |status, message: &str| Some(Fault { status, message: message.to_owned() });
-    assert_eq!(fault(r#"{"error":{"message":"no","code":502}}"#), told(Some(502), "no"));
-    assert_eq!(fault(r#"{"error":{"message":"no","code":"rate_limit"}}"#), told(None, "no"));
-    assert_eq!(fault(r#"{"error":"no"}"#), told(None, "no"));
+    let is_told = |status, message: &str| told(status, message).map(Bad::Told);
+    assert_eq!(fault(r#"{"error":{"message":"no","code":502}}"#), is_told(Some(502), "no"));
+    assert_eq!(fault(r#"{"error":{"message":"no","code":"rate_limit"}}"#), is_told(None, "no"));
+    assert_eq!(fault(r#"{"error":"no"}"#), is_told(None, "no"));
     assert_eq!(fault(r#"{"error":null,"choices":[]}"#), None);
     assert_eq!(fault("[1]"), None);
     assert_eq!(fault(r#"{"object":"response","status":"failed","error":{"code":"server_error"}}"#), None);
-    assert_eq!(fault(" "), told(None, "the answer is empty"));
-    assert!(fault("<html>").is_some());
+    for unreadable in [" ", "<html>", "{\"choices\":["] {
+        assert!(matches!(fault(unreadable), Some(Bad::Unreadable(_))), "{unreadable}");
+    }
     let mut watcher = Watcher::new(Dialect::OpenAi);
     let event = r#"{"type":"response.failed","response":{"error":{"code":"server_error","message":"no"},"usage":null}}"#;
     assert!(watcher.frame(format!("event: response.failed\ndata: {event}\n\n").as_bytes()).last);
@@ -257,5 +259,29 @@ fn each_prompt_has_as_many_answers_as_n_or_best_of_say() {
     ] {
         let found = crate::scan::scan(body.as_bytes()).unwrap();
         assert_eq!(Dialect::OpenAi.answers(&found, body.as_bytes()), Ok(answers), "{body}");
+    }
+}
+
+#[test]
+fn json_that_is_no_answer_to_what_was_asked_is_none_where_that_is_known() {
+    for (dialect, form, good, bad) in [
+        (Dialect::OpenAi, Form::Chat, r#"{"choices":[]}"#, "{}"),
+        (Dialect::OpenAi, Form::Responses, r#"{"output":[]}"#, r#"{"message":"ok"}"#),
+        (Dialect::OpenAi, Form::Embeddings, r#"{"data":[]}"#, "[]"),
+        (Dialect::Anthropic, Form::Messages, r#"{"content":[]}"#, "\"hello\""),
+        (
+            Dialect::Gemini,
+            Form::Gemini,
+            r#"[{"candidates":[{"finishReason":"STOP"}]}]"#,
+            r#"[{"candidates":[]}"#,
+        ),
+        (Dialect::Gemini, Form::Gemini, r#"{"promptFeedback":{}}"#, r#"[{"candidates":[]}]"#),
+        (Dialect::Bedrock, Form::Converse, r#"{"output":{}}"#, "null"),
+    ] {
+        assert_eq!(dialect.answer_of_body(Some(form), good.as_bytes()), Ok(None), "{good}");
+        assert!(
+            matches!(dialect.answer_of_body(Some(form), bad.as_bytes()), Err(Bad::Unreadable(_))),
+            "{bad}"
+        );
     }
 }

@@ -352,8 +352,12 @@ impl Entry {
         cost
     }
 
-    /// There is no answer, or no whole one, and nothing is owed; `status` is what the client was told.
-    pub async fn fail(mut self, status: u16) {
+    /// There is no answer, or no whole one, and nothing is owed; `status` is what the client was told, `why` is for the
+    /// log.
+    pub async fn fail(mut self, status: u16, why: &str) {
+        if let Some(trace) = &self.opening.caller.trace {
+            trace.step_failed(self.request(), why);
+        }
         let nothing = Cost { cost: NanoUsd(0), saved: Some(NanoUsd(0)) };
         let seen = self.seen;
         self.end(State::Failed(status), seen, Some(nothing)).await;

@@ -164,7 +164,7 @@ async fn what_was_spent_in_windows_that_are_over_is_deleted_and_budgets_for_ever
 #[tokio::test]
 async fn a_failure_owes_nothing() {
     let (_folder, gateway) = started(&Hand::new()).await;
-    gateway.enter(opening("a")).await.unwrap().fail(502).await;
+    gateway.enter(opening("a")).await.unwrap().fail(502, "no").await;
     let line = total(&gateway).await;
     assert_eq!((line.failed, line.unpriced, line.cost), (1, 0, NanoUsd(0)));
 }

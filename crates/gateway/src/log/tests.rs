@@ -240,7 +240,7 @@ async fn each_provider_that_was_asked_has_its_log_and_a_refused_request_one() {
     let fixture = Fixture::sqlite(Defaults::default()).await;
     let trace = fixture.trace(Asked::default()).await;
     trace.request(&BODY.into());
-    fixture.enter(&trace, "a").await.fail(502).await;
+    fixture.enter(&trace, "a").await.fail(502, "no").await;
     fixture.clock.advance(Duration::from_millis(10));
     let entry = fixture.enter(&trace, "b").await;
     trace.answered(fine("application/json"));

@@ -12,6 +12,7 @@
 use super::capture::Capture;
 use super::otel::{Endpoint, Span};
 use super::record::{Keep, Pending, Record, entries};
+use super::redact::redacted;
 use super::{Head, Logs};
 use crate::price::Cost;
 use crate::{Action, Caller, KeyId, Metadata, Named, Usage};
@@ -93,6 +94,8 @@ struct Inner {
     /// How it is kept; nothing where it is not logged.
     keep: Option<Keep>,
     redact: bool,
+    /// Whether nothing of what was said may be kept.
+    silent: bool,
     export: Arc<[Endpoint]>,
     began: Duration,
     state: Mutex<State>,
@@ -118,6 +121,8 @@ struct Step {
     model: String,
     began: Duration,
     end: Option<End>,
+    /// Why there is no answer of it.
+    error: Option<String>,
     logged: bool,
 }
 
@@ -192,6 +197,7 @@ impl Logs {
             first_step: caller.step,
             keep,
             redact: settings.redaction(&defaults),
+            silent,
             export: Arc::clone(&settings.otel.0),
             began: self.0.clock.now(),
             state: Mutex::new(State {
@@ -276,7 +282,20 @@ impl Trace {
     pub(crate) fn step(&self, id: &str, provider: &str, model: &str) {
         let began = self.now();
         let (id, provider, model) = (id.to_owned(), provider.to_owned(), short(model.to_owned()));
-        self.state().steps.push(Step { id, provider, model, began, end: None, logged: false });
+        self.state().steps.push(Step { id, provider, model, began, end: None, error: None, logged: false });
+    }
+
+    /// Why a step fails that will end now. Where nothing of what was said may be kept, that is not said either.
+    pub(crate) fn step_failed(&self, id: &str, why: &str) {
+        if self.0.silent {
+            return;
+        }
+        let why = short(why.to_owned());
+        let why = if self.0.redact { redacted(&why, None) } else { why };
+        let mut state = self.state();
+        if let Some(step) = state.steps.iter_mut().rev().find(|step| step.id == id) {
+            step.error = Some(why);
+        }
     }
 
     /// A step ended.
@@ -388,7 +407,7 @@ impl Trace {
             cost: end.cost.map(|cost| cost.cost),
             response_content_type: whole.response_content_type.filter(|_| answers),
             response_size: if answers { whole.response_size } else { 0 },
-            error: whole.error.filter(|_| answers),
+            error: step.error.clone().or_else(|| whole.error.filter(|_| answers)),
             ..whole
         }
     }

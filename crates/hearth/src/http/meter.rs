@@ -38,7 +38,7 @@ impl App {
         match (entry, self.backend.generate(request).await) {
             (Some(entry), Ok(answer)) => Ok(metered(entry, answer)),
             (Some(entry), Err(error)) => {
-                entry.fail(error.kind.status()).await;
+                entry.fail(error.kind.status(), &error.message).await;
                 Err(error)
             }
             (None, answer) => answer,
@@ -103,7 +103,7 @@ async fn settled<T>(
             let usage = Usage { input: tokens(answer).into(), ..Usage::default() };
             entry.settle(Some(usage)).await;
         }
-        (Some(entry), Err(error)) => entry.fail(error.kind.status()).await,
+        (Some(entry), Err(error)) => entry.fail(error.kind.status(), &error.message).await,
         (None, _) => {}
     }
     done
@@ -146,12 +146,13 @@ fn metered(entry: Entry, answer: DeltaStream) -> DeltaStream {
             )) => {}
             Some(Err(error)) => {
                 if let Some(entry) = entry.take() {
-                    entry.fail(error.kind.status()).await;
+                    entry.fail(error.kind.status(), &error.message).await;
                 }
             }
             None => {
                 if let Some(entry) = entry.take() {
-                    entry.fail(cut_short().kind.status()).await;
+                    let error = cut_short();
+                    entry.fail(error.kind.status(), &error.message).await;
                 }
             }
         }

@@ -2,7 +2,8 @@
 //! `universal.done` answer; several requests may run at once, told apart by their `eventId`.
 //!
 //! Each message is one entry of the universal endpoint, and goes the same way. What fails is told by `universal.error`, a
-//! message of ours. A client that leaves ends everything that it asked for. Bounded are messages, which have room in the
+//! message of ours, also behind the pieces of a stream that broke off. Amazon's events go as `{"NAME": …}`, as its own
+//! clients show them. A client that leaves ends everything that it asked for. Bounded are messages, which have room in the
 //! budget of bodies before the next one is read, requests at once, what waits to be sent, and sockets.
 
 use super::body::{Body, Held};
@@ -19,8 +20,8 @@ use axum::response::Response;
 use bytes::Bytes;
 use futures::StreamExt;
 use futures::future::BoxFuture;
-use gateway::Caller;
 use gateway::sse::{self, Framer};
+use gateway::{Caller, Outcome, eventstream};
 use protocol::{Error, ErrorKind};
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -283,16 +284,22 @@ async fn answer(session: &Session, body: Body, event_id: &Value, out: &Out) -> R
         let (_, metadata) = about(&limited, event_id);
         return refused(limited, metadata, out).await;
     }
-    let response =
-        entry.ask(app, &session.behind, &session.caller, &session.headers, &body, "request").await?;
+    let outcome = Outcome::default();
+    let caller = Caller { outcome: Some(outcome.clone()), ..session.caller.clone() };
+    let response = entry.ask(app, &session.behind, &caller, &session.headers, &body, "request").await?;
     drop(body);
     let (kind, metadata) = about(&response, event_id);
     if status(&response) >= 400 {
         return refused(response, metadata, out).await;
     }
-    if kind.starts_with("text/event-stream") {
+    let amazons = kind.starts_with("application/vnd.amazon.eventstream");
+    if amazons || kind.starts_with("text/event-stream") {
+        let failed = outcome.seen().failed;
         out.send(event("universal.created", metadata.clone(), None)).await?;
-        stream(response, event_id, out).await?;
+        let last = stream(response, amazons, event_id, out).await?;
+        if outcome.seen().failed > failed {
+            return Err(Error::new(ErrorKind::Upstream, said(&last)));
+        }
     } else {
         let body = whole(response).await?;
         let body = String::from_utf8(body.into()).ok().and_then(|text| RawValue::from_string(text).ok());
@@ -336,23 +343,66 @@ async fn refused(mut response: Response, mut metadata: Value, out: &Out) -> Resu
     out.send(event("universal.error", metadata, Some(("error", &words)))).await
 }
 
-/// Sends a stream on, event by event.
-async fn stream(response: Response, event_id: &Value, out: &Out) -> Result<(), Error> {
-    let mut body = response.into_body().into_data_stream();
-    let mut framer = Framer::default();
-    while let Some(piece) = body.next().await {
-        let broke = |error: String| Error::new(ErrorKind::Upstream, format!("The answer broke off: {error}"));
-        let frames = framer.push(piece.map_err(|error| broke(error.to_string()))?);
-        for frame in frames.map_err(|error| broke(error.to_string()))?.iter() {
-            let Some(data) = sse::data(&frame).filter(|data| **data != *b"[DONE]") else { continue };
-            let text = String::from_utf8_lossy(&data).into_owned();
-            let chunk =
-                RawValue::from_string(text.clone()).unwrap_or_else(|_| raw(Value::from(text).to_string()));
-            let metadata = json!({"eventId": event_id});
-            out.send(event("universal.stream", metadata, Some(("response", &chunk)))).await?;
+/// What the last event of a stream that failed says.
+fn said(last: &str) -> String {
+    let last: Value = serde_json::from_str(last).unwrap_or_default();
+    let errors = [&last["error"], &last["response"]["error"]];
+    let said = errors.into_iter().find_map(|error| error["message"].as_str());
+    said.unwrap_or("The answer broke off").to_owned()
+}
+
+/// Cuts a stream into the texts of its events.
+enum Cutter {
+    Sent(Framer),
+    Amazons(eventstream::Framer),
+}
+
+impl Cutter {
+    /// The texts that these bytes complete; in words why they cannot be read.
+    fn push(&mut self, bytes: Bytes) -> Result<Vec<String>, String> {
+        match self {
+            Self::Sent(framer) => {
+                let frames = framer.push(bytes).map_err(|error| error.to_string())?;
+                let data = |frame: Bytes| Some(String::from_utf8_lossy(&sse::data(&frame)?).into_owned());
+                Ok(frames.iter().filter_map(data).filter(|data| data != "[DONE]").collect())
+            }
+            Self::Amazons(framer) => {
+                let frames = framer.push(bytes).map_err(|error| error.to_string())?;
+                let text = |frame: Bytes| {
+                    let message = eventstream::decode(&frame)?;
+                    let said = String::from_utf8_lossy(message.payload);
+                    let said = RawValue::from_string(said.into_owned()).ok()?;
+                    // An exception is told as others tell errors.
+                    let name = if message.is_error { "error" } else { message.name };
+                    Some(format!("{{{}:{said}}}", Value::from(name)))
+                };
+                Ok(frames.iter().filter_map(text).collect())
+            }
         }
     }
-    Ok(())
+}
+
+/// Sends a stream on, event by event; the last of them.
+async fn stream(response: Response, amazons: bool, event_id: &Value, out: &Out) -> Result<String, Error> {
+    let mut body = response.into_body().into_data_stream();
+    let mut cutter = if amazons {
+        Cutter::Amazons(eventstream::Framer::default())
+    } else {
+        Cutter::Sent(Framer::default())
+    };
+    let mut last = String::new();
+    while let Some(piece) = body.next().await {
+        let broke = |error: String| Error::new(ErrorKind::Upstream, format!("The answer broke off: {error}"));
+        let piece = piece.map_err(|error| broke(error.to_string()))?;
+        for text in cutter.push(piece).map_err(broke)? {
+            let chunk =
+                RawValue::from_string(text.clone()).unwrap_or_else(|_| raw(Value::from(&*text).to_string()));
+            let metadata = json!({"eventId": event_id});
+            out.send(event("universal.stream", metadata, Some(("response", &chunk)))).await?;
+            last = text;
+        }
+    }
+    Ok(last)
 }
 
 #[cfg(test)]

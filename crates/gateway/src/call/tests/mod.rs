@@ -5,6 +5,7 @@ mod ends;
 mod fake;
 mod gemini;
 mod signed;
+mod whole;
 
 use super::*;
 use crate::ledger::{Line, Question};
@@ -409,7 +410,9 @@ async fn a_body_of_64_mb_passes_untouched_but_for_its_edit() {
 async fn what_is_no_json_and_no_stream_passes_and_is_settled_without_usage() {
     let sound = vec![Step::Say(answer(200, &[("content-type", "audio/mpeg")], b"\xff\x00sound"))];
     let world = world(vec![vec![sound]]).await;
-    let AnswerBody::Stream(pieces) = world.make(world.call()).await.unwrap().into_body() else { panic!() };
+    let mut call = world.call();
+    call.targets[0].url = call.targets[0].provider.url("audio/speech", None).unwrap();
+    let AnswerBody::Stream(pieces) = world.make(call).await.unwrap().into_body() else { panic!() };
     let bytes: Vec<u8> = pieces.map(|piece| piece.unwrap().to_vec()).concat().await;
     assert_eq!(bytes, b"\xff\x00sound");
     assert_eq!(world.ends().await, [1, 0, 0, 0]);

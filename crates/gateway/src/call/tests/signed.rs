@@ -93,7 +93,12 @@ async fn a_service_account_gets_a_token_once_and_a_new_one_before_the_old_one_en
     };
     let tokens = Fake::new(vec![grant("t1"), grant("t2")]).await;
     let secret = file(&format!("http://{}/token", tokens.address));
-    let one = one("google-vertex-ai", &secret, vec![json("{}"), json("{}"), json("{}")]).await;
+    let one = one(
+        "google-vertex-ai",
+        &secret,
+        vec![json(r#"{"candidates":[]}"#), json(r#"{"candidates":[]}"#), json(r#"{"candidates":[]}"#)],
+    )
+    .await;
     for wait in [0, 3200, 100] {
         one.clock.advance(Duration::from_secs(wait));
         one.ask(PREDICT, "{}").await.unwrap();
@@ -150,7 +155,7 @@ async fn anthropics_models_on_vertex_have_their_version_in_the_body_and_their_na
 
 #[tokio::test]
 async fn each_request_to_amazon_is_signed_anew() {
-    let one = one("aws-bedrock", "AK:SK:ST", vec![json("{}"), json("{}")]).await;
+    let one = one("aws-bedrock", "AK:SK:ST", vec![json(r#"{"output":{}}"#), json(r#"{"output":{}}"#)]).await;
     for _ in 0..2 {
         one.ask("bedrock-runtime/us-west-2/model/anthropic.claude-v2:1/converse", "{}").await.unwrap();
         one.clock.advance(Duration::from_secs(60));

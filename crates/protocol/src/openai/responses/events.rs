@@ -233,16 +233,43 @@ impl StreamWriter for Responding {
         let data = json!({"code": code, "message": error.message, "param": error.param});
         events.push(self.event("error", data));
         self.store = false;
-        // The names that the object knows are fewer.
-        let code = match error.kind {
-            ErrorKind::Overloaded | ErrorKind::Limited => "rate_limit_exceeded",
-            kind if kind.status() < 500 => "invalid_prompt",
-            _ => "server_error",
-        };
-        let failed = self.object_with(self.written(), json!({"code": code, "message": error.message}));
+        let failed = self.object_with(self.written(), of_object(error));
         events.push(self.event("response.failed", json!({"response": failed})));
         Some(events)
     }
+}
+
+/// An error as the object of a response has it, which knows fewer names.
+fn of_object(error: &Error) -> Value {
+    let code = match error.kind {
+        ErrorKind::Overloaded | ErrorKind::Limited => "rate_limit_exceeded",
+        kind if kind.status() < 500 => "invalid_prompt",
+        _ => "server_error",
+    };
+    json!({"code": code, "message": error.message})
+}
+
+/// The events, as bytes of a stream, that end somebody else's response which broke off: `error` and `response.failed`.
+/// `begun` is the data of its first event, which holds the response; `sequence` is the number of the next one.
+#[must_use]
+pub fn broken(begun: &[u8], sequence: u64, error: &Error) -> String {
+    let mut begun: Value = serde_json::from_slice(begun).unwrap_or_default();
+    let mut response = match begun["response"].take() {
+        response @ Value::Object(_) => response,
+        _ => json!({"id": "", "object": "response", "output": []}),
+    };
+    response["status"] = "failed".into();
+    response["error"] = of_object(error);
+    let code = names(error.kind).1.unwrap_or("server_error");
+    let told = json!({
+        "type": "error", "sequence_number": sequence, "code": code, "message": error.message, "param": error.param,
+    });
+    let failed = json!({"type": "response.failed", "sequence_number": sequence + 1, "response": response});
+    format!(
+        "event: error\ndata: {}\n\nevent: response.failed\ndata: {}\n\n",
+        to_json(&told),
+        to_json(&failed)
+    )
 }
 
 fn usage_of(usage: &Usage) -> Value {

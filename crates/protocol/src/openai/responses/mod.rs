@@ -11,7 +11,7 @@ mod request;
 mod tools;
 
 pub use super::Head;
-pub use events::Responding;
+pub use events::{Responding, broken};
 pub use item::Item;
 pub use request::{Asked, Form, parse};
 
