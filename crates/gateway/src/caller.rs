@@ -97,8 +97,14 @@ impl Metadata {
     /// object, because metadata never costs a caller the answer.
     #[must_use]
     pub fn parse(json: &str) -> Self {
-        let Ok(object) = serde_json::from_str::<Map<String, Value>>(json) else { return Self::default() };
-        Self(
+        Self::read(json).unwrap_or_default()
+    }
+
+    /// The same; nothing where it is no object.
+    #[must_use]
+    pub fn read(json: &str) -> Option<Self> {
+        let object = serde_json::from_str::<Map<String, Value>>(json).ok()?;
+        Some(Self(
             object
                 .into_iter()
                 .filter(|(key, value)| {
@@ -109,7 +115,7 @@ impl Metadata {
                 })
                 .take(ENTRIES)
                 .collect(),
-        )
+        ))
     }
 
     /// The entries, in the caller's order.

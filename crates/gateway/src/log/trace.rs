@@ -103,6 +103,8 @@ struct Inner {
 
 struct State {
     steps: Vec<Step>,
+    /// The provider and the model that were asked for, where nobody was asked.
+    named: Option<(String, String)>,
     answered: Option<Answered>,
     first_byte: Option<Duration>,
     ended: Option<Duration>,
@@ -202,6 +204,7 @@ impl Logs {
             began: self.0.clock.now(),
             state: Mutex::new(State {
                 steps: Vec::new(),
+                named: None,
                 answered: None,
                 first_byte: None,
                 ended: None,
@@ -237,6 +240,24 @@ impl Trace {
         self.state().steps.last().map(|step| step.id.clone())
     }
 
+    /// The id of the log where nobody is asked.
+    #[must_use]
+    pub fn id(&self) -> String {
+        self.0.id.to_string()
+    }
+
+    /// The provider that the path names.
+    #[must_use]
+    pub fn provider(&self) -> Option<&str> {
+        self.0.asked.provider.as_deref()
+    }
+
+    /// Which provider and model were asked for, for the log of a request that comes to none.
+    pub fn named(&self, provider: Option<&str>, model: &str) {
+        let provider = provider.or(self.provider()).map(str::to_owned);
+        self.state().named = Some((provider.unwrap_or_default(), short(model.to_owned())));
+    }
+
     /// The request's body.
     pub fn request(&self, body: &Bytes) {
         self.state().request.push(body);
@@ -244,7 +265,11 @@ impl Trace {
 
     /// The response's head.
     pub fn answered(&self, answered: Answered) {
-        self.state().answered = Some(answered);
+        let mut state = self.state();
+        // It may be what a provider said.
+        let error = answered.error.filter(|_| !self.0.silent || state.steps.is_empty());
+        let error = error.map(short).map(|why| if self.0.redact { redacted(&why, None) } else { why });
+        state.answered = Some(Answered { error, ..answered });
     }
 
     /// Data was found that may not pass, and this was done.
@@ -342,14 +367,16 @@ impl Trace {
     fn refused(&self, state: &State, ended: Duration) -> Record {
         let asked = &self.0.asked;
         let answered = state.answered.clone().unwrap_or_default();
+        let by_path = || (asked.provider.clone().unwrap_or_default(), String::new());
+        let (provider, model) = state.named.clone().unwrap_or_else(by_path);
         let (seconds, nanos) = self.0.id.get_timestamp().map_or((0, 0), |time| time.to_unix());
         Record {
             id: self.0.id.to_string(),
             account: self.0.account.to_string(),
             gateway: self.0.gateway.to_string(),
             created: seconds * 1000 + u64::from(nanos) / 1_000_000,
-            provider: asked.provider.clone().unwrap_or_default(),
-            model: String::new(),
+            provider,
+            model,
             model_type: asked.model_type.to_owned(),
             path: asked.path.clone(),
             request_type: asked.request_type.to_owned(),
@@ -375,7 +402,7 @@ impl Trace {
             authentication: self.0.key.is_some(),
             compatibility: asked.compatibility,
             dlp_action: state.dlp,
-            error: answered.error.map(short),
+            error: answered.error,
             feedback: None,
             score: None,
             metadata: entries(&self.0.metadata),

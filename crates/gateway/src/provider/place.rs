@@ -285,6 +285,24 @@ impl Configured {
         asked
     }
 
+    /// Where the list of its models is, which costs nothing; nothing where its address is not known.
+    #[must_use]
+    pub fn models_url(&self) -> Option<Uri> {
+        let (path, query) = match self.place {
+            Place::Base if self.dialect == Dialect::Cohere => ("v1/models".to_owned(), None),
+            Place::Base => ("models".to_owned(), None),
+            Place::Gemini => ("v1beta/models".to_owned(), None),
+            Place::Vertex => ("v1beta1/publishers/google/models".to_owned(), None),
+            Place::Azure => match &self.api_version {
+                Some(version) => ("openai/models".to_owned(), Some(format!("api-version={version}"))),
+                None => ("openai/v1/models".to_owned(), None),
+            },
+            // Beside the service that runs them.
+            Place::Bedrock => (format!("bedrock/{}/foundation-models", self.region()), None),
+        };
+        self.url(&path, query.as_deref())
+    }
+
     /// What a model of the provider's is asked in where the client's dialect is not spoken.
     #[must_use]
     pub fn dialect_of(&self, model: &str) -> Dialect {

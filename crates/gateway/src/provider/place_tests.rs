@@ -174,3 +174,35 @@ fn a_provider_with_a_door_is_asked_there_by_name_and_by_its_own_paths_in_its_own
     leads(&replicate, path, "https://api.replicate.com/v1/models/meta/llama-2-7b/predictions");
     assert_eq!(asked(&replicate, path).1.as_deref(), Some("meta/llama-2-7b"));
 }
+
+#[test]
+fn the_list_of_models_is_where_each_provider_has_it() {
+    let of = |slug: &str, wishes: Wishes| configured(slug, wishes).models_url().map(|url| url.to_string());
+    let azure = || Some("https://res.openai.azure.com".to_owned());
+    let versioned =
+        Wishes { base_url: azure(), api_version: Some("2024-10-21".to_owned()), ..Wishes::default() };
+    for (slug, wishes, expected) in [
+        ("openai", Wishes::default(), Some("https://api.openai.com/v1/models")),
+        ("anthropic", Wishes::default(), Some("https://api.anthropic.com/v1/models")),
+        ("cohere", Wishes::default(), Some("https://api.cohere.com/v1/models")),
+        (
+            "google-ai-studio",
+            Wishes::default(),
+            Some("https://generativelanguage.googleapis.com/v1beta/models"),
+        ),
+        ("aws-bedrock", Wishes::default(), Some("https://bedrock.us-east-1.amazonaws.com/foundation-models")),
+        ("azure-openai", Wishes::default(), None),
+        (
+            "azure-openai",
+            Wishes { base_url: azure(), ..Wishes::default() },
+            Some("https://res.openai.azure.com/openai/v1/models"),
+        ),
+        (
+            "azure-openai",
+            versioned,
+            Some("https://res.openai.azure.com/openai/models?api-version=2024-10-21"),
+        ),
+    ] {
+        assert_eq!(of(slug, wishes).as_deref(), expected, "{slug}");
+    }
+}

@@ -4,9 +4,8 @@
 //! read from standard input or a variable and never from the command line, which other users of the machine see.
 
 use super::managed::{Place, print};
-use super::serve::providers as of_settings;
 use super::{Session, style};
-use crate::config::Layer;
+use crate::config::{KeyError, Layer, ProviderArg};
 use crate::state;
 use anyhow::{Context, bail, ensure};
 use base::SystemClock;
@@ -20,6 +19,7 @@ use gateway::upstream::Upstream;
 use gateway::{Caller, DEFAULT, Gateway};
 use hyper::http::{HeaderMap, HeaderValue, Method};
 use serde_json::{Map, Value};
+use std::collections::BTreeMap;
 use std::io::{self, IsTerminal, Read};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -123,8 +123,11 @@ pub(super) fn run(session: &Session, args: Args) -> anyhow::Result<()> {
         found.map_err(|error| anyhow::anyhow!("account {account}: {}", error.message))?;
         match args.command {
             Command::List { all } => {
-                let providers = gateway.providers(account, &Arc::new(of_settings(&settings)?)).await?;
-                list(&gateway, &providers, account, id, all).await
+                let (set, missing) = of_settings(&settings.providers)?;
+                let providers = gateway.providers(account, &Arc::new(set)).await?;
+                list(&gateway, &providers, account, id, all).await?;
+                missing.iter().for_each(|(_, error)| style::warn(&error.to_string()));
+                Ok(())
             }
             Command::Add { name, base_url, dialect, private } => {
                 let fields =
@@ -135,7 +138,9 @@ pub(super) fn run(session: &Session, args: Args) -> anyhow::Result<()> {
                     .collect();
                 let reach = if private { Reach::Private } else { settings.reach };
                 let made = gateway.create_custom(account, &fields, reach).await.map_err(|error| {
-                    let hint = if private { "" } else { "; --private allows http and private networks" };
+                    // Of the address alone.
+                    let of_address = error.param.as_deref() == Some("base_url") && !private;
+                    let hint = if of_address { "; --private allows http and private networks" } else { "" };
                     anyhow::anyhow!("{}{hint}", error.message)
                 })?;
                 style::say(&format!("added the provider custom-{}", made.slug));
@@ -165,7 +170,11 @@ pub(super) fn run(session: &Session, args: Args) -> anyhow::Result<()> {
                     gateway: id.as_str().into(),
                     ..Caller::default()
                 };
-                test(&gateway, of_settings(&settings)?, caller, &provider, alias.as_deref()).await
+                let (set, missing) = of_settings(&settings.providers)?;
+                if let Some((_, error)) = missing.into_iter().find(|(slug, _)| *slug == provider) {
+                    style::warn(&error.to_string());
+                }
+                test(&gateway, set, caller, &provider, alias.as_deref()).await
             }
             Command::Reseal => {
                 let count = gateway.reseal().await?;
@@ -174,6 +183,23 @@ pub(super) fn run(session: &Session, args: Args) -> anyhow::Result<()> {
             }
         }
     })
+}
+
+/// Providers whose keys cannot be had, and why.
+type Missing = Vec<(String, KeyError)>;
+
+/// The providers of the settings. One whose key is not in this environment is among them without it: that of the server
+/// may have it.
+fn of_settings(args: &BTreeMap<String, ProviderArg>) -> anyhow::Result<(Providers, Missing)> {
+    let (mut wishes, mut missing) = (BTreeMap::new(), Vec::new());
+    for (slug, arg) in args {
+        let wish = arg.wishes(slug, |name| std::env::var(name).ok()).or_else(|error| {
+            missing.push((slug.clone(), error));
+            ProviderArg { api_key_env: None, keys: Vec::new(), ..arg.clone() }.wishes(slug, |_| None)
+        })?;
+        wishes.insert(slug.clone(), wish);
+    }
+    Ok((Providers::new(wishes)?, missing))
 }
 
 async fn list(
@@ -253,7 +279,8 @@ async fn test(
     if let Some(alias) = alias {
         headers.insert("cf-aig-byok-alias", HeaderValue::from_str(alias).context("--alias cannot be one")?);
     }
-    let url = provider.url("models", None).context("its address is none")?;
+    let no_address = "it has no one address; set base-url for it in hearth.toml";
+    let url = provider.models_url().with_context(|| format!("{slug}: {no_address}"))?;
     let call = Call {
         caller,
         method: Method::GET,
@@ -276,10 +303,17 @@ async fn test(
         bail!("{slug}: {url} answered {status}: {}", said.trim());
     }
     let models = serde_json::from_slice::<Value>(&body).ok();
-    let count = models.as_ref().and_then(|models| models["data"].as_array()).map(Vec::len);
+    let count = models.as_ref().and_then(listed);
     let what = count.map_or_else(|| "no list of models".to_owned(), |count| format!("{count} models"));
     style::say(&format!("{slug}: {url} answered {status} in {took} ms, with {what}"));
     Ok(())
+}
+
+/// How many models a list has, in whatever member it stands.
+fn listed(answer: &Value) -> Option<usize> {
+    let members = ["data", "models", "modelSummaries", "publisherModels"];
+    let list = answer.as_array().or_else(|| members.iter().find_map(|name| answer[*name].as_array()));
+    list.map(Vec::len)
 }
 
 fn target(provider: &Arc<Configured>, url: hyper::Uri) -> Target {
@@ -291,5 +325,30 @@ fn target(provider: &Arc<Configured>, url: hyper::Uri) -> Target {
         body: Pieces::default(),
         strip_usage: false,
         most: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whoever lists or tests one provider need not have the keys of all.
+    #[test]
+    fn a_variable_that_is_missing_for_one_provider_stops_no_other() {
+        let text = "[providers.openai]\napi-key-env = 'HEARTH_NO_SUCH_VARIABLE'\n[providers.groq]\nkeys = [{ key = 'k' }]";
+        let layer: Layer = toml::from_str(text).unwrap();
+        let (providers, missing) = of_settings(&layer.providers.unwrap()).unwrap();
+        let keys = |slug| providers.get(slug).unwrap().keys();
+        assert_eq!((keys("groq"), keys("openai")), (1, 0));
+        assert_eq!(missing.iter().map(|(slug, _)| slug.as_str()).collect::<Vec<_>>(), ["openai"]);
+        assert!(missing[0].1.to_string().contains("HEARTH_NO_SUCH_VARIABLE"));
+    }
+
+    #[test]
+    fn lists_of_models_are_counted_in_every_providers_form() {
+        for list in ["[1,2]", r#"{"data":[1,2]}"#, r#"{"models":[1,2]}"#, r#"{"modelSummaries":[1,2]}"#] {
+            assert_eq!(listed(&serde_json::from_str(list).unwrap()), Some(2), "{list}");
+        }
+        assert_eq!(listed(&serde_json::json!({"x": []})), None);
     }
 }

@@ -263,7 +263,7 @@ fn start_proxy(settings: &Settings) -> anyhow::Result<Arc<Proxy>> {
 }
 
 /// The providers of the settings.
-pub(super) fn providers(settings: &Settings) -> anyhow::Result<Providers> {
+fn providers(settings: &Settings) -> anyhow::Result<Providers> {
     let environment = |name: &str| std::env::var(name).ok();
     let wishes = settings
         .providers

@@ -67,10 +67,9 @@ pub(super) async fn front(State(front): State<Front>, mut request: Request, next
         } else {
             dialect.response(&error, &id)
         };
-        let limits = told
-            .iter()
-            .filter(|(name, _)| name.as_str().starts_with("x-ratelimit-") || *name == policy::DLP_FOUND);
-        response.headers_mut().extend(limits.map(|(name, value)| (name.clone(), value.clone())));
+        let kept = |name: &str| name.starts_with("x-ratelimit-") || name.starts_with("cf-aig-");
+        let told = told.iter().filter(|(name, _)| kept(name.as_str()));
+        response.headers_mut().extend(told.map(|(name, value)| (name.clone(), value.clone())));
         tracing::debug!(id, %method, path, status = response.status().as_u16(), error = %error, "refused");
     }
     // A probe that asks again and again must not fill the log with what it was told.
@@ -137,22 +136,30 @@ async fn placed(
     let named = headers.get(GATEWAY).and_then(|id| id.to_str().ok());
     let in_path = route.filter(|route| !route.starts_with(CONTROL));
     let in_path = in_path.and_then(|route| parameter(route, request.uri().path(), "{gateway}"));
-    if let (Some(id), Some(gateway)) = (in_path.or(named), &app.gateway) {
-        let found = gateway.gateway(&caller.account, id).await;
-        found.map_err(|error| match error.kind {
-            // What is wrong is the request, not the place it was sent to.
-            ErrorKind::NotFound => Error { kind: ErrorKind::InvalidRequest, ..error.at(GATEWAY) },
-            _ => error,
-        })?;
-        caller.gateway = id.into();
+    match in_path.or(named) {
+        Some(id) => through(app, caller, id, GATEWAY).await,
+        None => Ok(()),
     }
+}
+
+/// Has a request go through the gateway of this id, which `at` names.
+pub(super) async fn through(app: &App, caller: &mut Caller, id: &str, at: &str) -> Result<(), Error> {
+    let Some(gateway) = &app.gateway else { return Ok(()) };
+    gateway.gateway(&caller.account, id).await.map_err(|error| match error.kind {
+        // What is wrong is the request, not the place it was sent to.
+        ErrorKind::NotFound => Error { kind: ErrorKind::InvalidRequest, ..error.at(at) },
+        _ => error,
+    })?;
+    caller.gateway = id.into();
     Ok(())
 }
 
 /// What headers say of a request: metadata, and what it costs.
 pub(super) fn described(caller: &mut Caller, headers: &HeaderMap) -> Result<(), Error> {
     if let Some(json) = headers.get(METADATA) {
-        caller.metadata = Metadata::parse(json.to_str().unwrap_or_default());
+        let metadata = std::str::from_utf8(json.as_bytes()).ok().and_then(Metadata::read);
+        let wrong = || Error::invalid(METADATA, format!("{METADATA} must be a JSON object"));
+        caller.metadata = metadata.ok_or_else(wrong)?;
     }
     if let Some(json) = headers.get(CUSTOM_COST) {
         caller.custom_cost = Some(CustomCost::parse(json.to_str().unwrap_or_default())?);

@@ -6,7 +6,7 @@
 
 use super::front::parameter;
 use super::refusal::{Dialect, Refusal};
-use super::{App, routes};
+use super::{App, bound, routes};
 use axum::body::Body;
 use axum::extract::Request;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
@@ -14,9 +14,12 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use gateway::Caller;
 use gateway::log::{Answered, Asked, Collect, Trace};
+use gateway::scan::{Field, scan};
 use hyper::body::{Body as _, Frame, SizeHint};
 use protocol::Error;
+use protocol::workers_ai::binding::MODEL_HEADER;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 const COLLECT: &str = "cf-aig-collect-log";
@@ -40,6 +43,11 @@ const KINDS: &[(&str, &str, &str)] = &[
 pub(super) struct Followed {
     trace: Trace,
     told: bool,
+    account: Arc<str>,
+    /// The model that the path or a header names.
+    model: Option<String>,
+    /// The body, which names it else: it is read where nobody was asked.
+    body: Bytes,
 }
 
 impl Drop for Followed {
@@ -57,15 +65,34 @@ impl Drop for Followed {
 pub(super) async fn begin(app: &App, route: &str, request: &mut Request) -> Option<Followed> {
     let asked = asked(route, request.uri().path(), request.headers());
     let caller = request.extensions_mut().get_mut::<Caller>()?;
-    let followed = follow(app, caller, asked).await?;
+    let mut followed = follow(app, caller, asked).await?;
     caller.trace = Some(followed.trace.clone());
+    followed.model = model(route, request);
     Some(followed)
 }
 
 async fn follow(app: &App, caller: &Caller, asked: Asked) -> Option<Followed> {
     let gateway = app.gateway.as_ref()?;
     let named = gateway.gateway(&caller.account, &caller.gateway).await.ok()?;
-    Some(Followed { trace: gateway.logs().trace(caller, &named, asked), told: false })
+    let trace = gateway.logs().trace(caller, &named, asked);
+    let account = Arc::clone(&caller.account);
+    Some(Followed { trace, told: false, account, model: None, body: Bytes::new() })
+}
+
+/// The model that a request names otherwise than in its body.
+fn model(route: &str, request: &Request) -> Option<String> {
+    if bound::ROUTES.contains(&route) {
+        let name = request.headers().get(MODEL_HEADER)?.to_str().ok()?;
+        return Some(name.to_owned());
+    }
+    let rest =
+        route.strip_suffix("/ai/run/{*model}").and_then(|_| request.uri().path().splitn(8, '/').nth(7));
+    rest.map(str::to_owned)
+}
+
+/// Whether there is no answer.
+pub(super) fn is_refusal(answered: &Result<Response, Error>) -> bool {
+    answered.as_ref().map_or(true, |response| response.extensions().get::<Error>().is_some())
 }
 
 /// A request that is turned away before it comes to its gateway: by a limit of its key, or since it may not be asked so.
@@ -134,8 +161,33 @@ fn asked(route: &str, path: &str, headers: &HeaderMap) -> Asked {
 
 impl Followed {
     /// The request's body.
-    pub(super) fn body(&self, body: &Bytes) {
+    pub(super) fn body(&mut self, body: &Bytes) {
         self.trace.request(body);
+        self.body = body.clone();
+    }
+
+    /// Says which model was asked for, where nobody was asked.
+    pub(super) async fn name(&self, app: &App) {
+        if self.trace.log_id().is_some() {
+            return;
+        }
+        let in_body = || {
+            let found = scan(&self.body).ok()?;
+            Some(found.string(&self.body, Field::Model).ok()??.into_owned())
+        };
+        let Some(model) = self.model.clone().or_else(in_body) else { return };
+        if self.trace.provider().is_some_and(|slug| slug != "compat" && slug != "workers-ai") {
+            return self.trace.named(None, &model);
+        }
+        let model = model.strip_prefix("workers-ai/").map_or(model.clone(), str::to_owned);
+        if let Ok(here) = app.model(&model) {
+            return self.trace.named(Some("local"), &here.id);
+        }
+        let offers = app.elsewhere(&self.account, &model).await.unwrap_or_default();
+        match offers.first() {
+            Some((provider, name)) => self.trace.named(Some(&provider.slug), name),
+            None => self.trace.named(None, &model),
+        }
     }
 
     /// Follows what goes out.
@@ -154,7 +206,9 @@ impl Followed {
             let (status, error) = (dialect.status(error), Some(error.message.clone()));
             self.trace.answered(Answered { status, error, ..Answered::default() });
             self.trace.ended(false);
-            return answered;
+            let mut response = answered.unwrap_or_else(|error| Refusal(error).into_response());
+            self.tell(response.headers_mut());
+            return Ok(response);
         }
         let mut response = answered?;
         let headers = response.headers();
@@ -165,16 +219,23 @@ impl Followed {
             cached: headers.get("cf-aig-cache-status").is_some_and(|status| status == "HIT"),
             error: None,
         });
-        let headers = response.headers_mut();
+        self.tell(response.headers_mut());
+        let trace = self.trace.clone();
+        Ok(response.map(|body| Body::new(Followers { body, trace, whole: false })))
+    }
+}
+
+impl Followed {
+    /// Tells the client under which ids it finds this again.
+    fn tell(&self, headers: &mut HeaderMap) {
         let value = |text: &str| HeaderValue::from_str(text).ok();
-        if let Some(id) = self.trace.log_id().and_then(|id| value(&id)) {
+        let id = self.trace.log_id().unwrap_or_else(|| self.trace.id());
+        if let Some(id) = value(&id) {
             headers.entry(LOG).or_insert(id);
         }
         if let Some(id) = self.trace.event_id().and_then(value) {
             headers.insert(EVENT, id);
         }
-        let trace = self.trace.clone();
-        Ok(response.map(|body| Body::new(Followers { body, trace, whole: false })))
     }
 }
 

@@ -8,6 +8,7 @@ mod anthropic;
 mod billing;
 mod binding;
 mod body;
+mod bound;
 mod custom_providers;
 mod dispatch;
 mod front;

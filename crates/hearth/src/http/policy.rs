@@ -20,7 +20,7 @@ use super::logged::Turned;
 use super::refusal::{Dialect, Refusal};
 use super::routed::Named;
 use super::trail::Trail;
-use super::{App, logged, routed, routes, runs};
+use super::{App, bound, logged, routed, routes, runs};
 use axum::extract::{MatchedPath, Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
@@ -73,6 +73,15 @@ async fn pass(app: &Arc<App>, route: Option<&str>, request: Request, next: Next)
         Err((request, error)) => (request, Err(error)),
     };
     if let Ok(body) = &body {
+        if bound::ROUTES.contains(&route)
+            && let Err(error) = bound::apply(app, &mut request, body).await
+        {
+            let told = Refusal(error).into_response();
+            return Ok(match Turned::of(Some(route), &request) {
+                Some(turned) => Box::pin(turned.log(app, told)).await,
+                None => told,
+            });
+        }
         // Each model that a route asks comes here again, as a request of its own, and is logged as such.
         let asked = match named {
             Named::No => None,
@@ -88,28 +97,26 @@ async fn pass(app: &Arc<App>, route: Option<&str>, request: Request, next: Next)
             return Box::pin(routed::answer(app, asked, request, body.clone())).await;
         }
     }
-    let followed = logged::begin(app, route, &mut request).await;
+    let mut followed = logged::begin(app, route, &mut request).await;
+    if let (Some(followed), Ok(body)) = (&mut followed, &body) {
+        followed.body(body.bytes());
+    }
     let answered = match body {
-        Ok(body) => steps(app, request, body, next, followed.as_ref()).await,
+        Ok(body) => steps(app, request, body, next).await,
         Err(error) => Err(error),
     };
     match followed {
+        Some(followed) if logged::is_refusal(&answered) => {
+            Box::pin(followed.name(app)).await;
+            followed.end(dialect, answered)
+        }
         Some(followed) => followed.end(dialect, answered),
         None => answered,
     }
 }
 
 /// What stands between the log and the handler, in this order.
-async fn steps(
-    app: &Arc<App>,
-    mut request: Request,
-    mut body: Body,
-    next: Next,
-    followed: Option<&logged::Followed>,
-) -> Result<Response, Error> {
-    if let Some(followed) = followed {
-        followed.body(body.bytes());
-    }
+async fn steps(app: &Arc<App>, mut request: Request, mut body: Body, next: Next) -> Result<Response, Error> {
     let Some(gateway) = &app.gateway else {
         return Ok(handled(request, next).await);
     };

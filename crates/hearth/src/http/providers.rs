@@ -97,8 +97,13 @@ pub(super) async fn divert(
 ) -> Result<Option<Response>, Error> {
     let Some(proxy) = &app.config.proxy else { return Ok(None) };
     let bytes = body.bytes().clone();
-    // What cannot be read is refused by the parser behind, in more words.
-    let Ok(found) = body.scan().await else { return Ok(None) };
+    let found = match body.scan().await {
+        Ok(found) => found,
+        // Which of two is meant nobody can say: the parser behind would take the last one, and write the body anew.
+        Err(error) if error.kind == ErrorKind::InvalidRequest => return Err(error),
+        // What cannot be read is refused by the parser behind, in more words.
+        Err(_) => return Ok(None),
+    };
     let Ok(Some(model)) = found.string(&bytes, Field::Model) else { return Ok(None) };
     if app.model(&model).is_ok() {
         return Ok(None);

@@ -334,7 +334,9 @@ async fn whole(response: Response) -> Result<Bytes, Error> {
 /// Tells that there is no answer, in the words of who refused.
 async fn refused(mut response: Response, mut metadata: Value, out: &Out) -> Result<(), Error> {
     if let Some(error) = response.extensions_mut().remove::<Error>() {
-        return Err(error);
+        metadata["status"] = error.kind.status().into();
+        let words = raw(Dialect::AiGateway.words(&error));
+        return out.send(event("universal.error", metadata, Some(("error", &words)))).await;
     }
     metadata["status"] = response.status().as_u16().into();
     let body = whole(response).await?;

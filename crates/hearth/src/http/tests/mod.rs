@@ -4,6 +4,7 @@
 
 mod anthropic;
 mod binding;
+mod cut;
 mod dialects;
 mod dlp;
 mod faults;
@@ -22,6 +23,7 @@ mod socket;
 mod translation;
 mod transport;
 mod universal;
+mod why;
 mod workers_ai;
 
 use super::{Config, ModelHealth, ModelState, Status, serve};

@@ -8,10 +8,10 @@ use serde_json::json;
 const PATH: &str = "/v1/default/default";
 
 /// A socket that is open.
-struct Socket(Wire);
+pub(super) struct Socket(Wire);
 
 impl Socket {
-    async fn open(server: &Server, headers: &[&str]) -> (Self, Vec<(String, String)>) {
+    pub(super) async fn open(server: &Server, headers: &[&str]) -> (Self, Vec<(String, String)>) {
         let mut wire = server.connect().await;
         let mut all = vec![
             "connection: Upgrade",
@@ -27,7 +27,7 @@ impl Socket {
     }
 
     /// Sends a text, under a mask of zeros.
-    async fn send(&mut self, text: &str) {
+    pub(super) async fn send(&mut self, text: &str) {
         let mut frame = vec![0x81, 0x80 | 126];
         frame.extend(u16::try_from(text.len()).unwrap().to_be_bytes());
         frame.extend([0; 4]);
@@ -35,7 +35,7 @@ impl Socket {
         self.0.write(&frame).await;
     }
 
-    async fn create(&mut self, event: &str, body: &str) {
+    pub(super) async fn create(&mut self, event: &str, body: &str) {
         let message = format!(
             r#"{{"type":"universal.create","request":{{"eventId":"{event}","provider":"hearth","endpoint":"v1/chat/completions","query":{body}}}}}"#
         );
@@ -43,7 +43,7 @@ impl Socket {
     }
 
     /// The next message.
-    async fn next(&mut self) -> Value {
+    pub(super) async fn next(&mut self) -> Value {
         loop {
             let mut head = [0; 2];
             self.0.0.read_exact(&mut head).await.unwrap();
