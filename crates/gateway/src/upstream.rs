@@ -17,7 +17,7 @@ use hyper_util::client::legacy::connect::{Connect, HttpConnector};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use rustls::{ClientConfig, RootCertStore};
 use std::convert::Infallible;
-use std::error::Error as _;
+use std::error::Error;
 use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
@@ -113,18 +113,54 @@ pub struct Upstream {
 #[error("{}", words(.0))]
 pub struct SendError(#[from] hyper_util::client::legacy::Error);
 
-/// The causes too: the outermost says little.
 fn words(error: &hyper_util::client::legacy::Error) -> String {
-    let mut text = if error.is_connect() { "it cannot be reached".to_owned() } else { error.to_string() };
+    if !error.is_connect() {
+        return plainly(error);
+    }
+    // The causes too: the outermost says little.
+    let mut text = "it cannot be reached".to_owned();
     let mut cause = error.source();
     while let Some(inner) = cause {
-        let inner_text = inner.to_string();
+        let inner_text = without_number(inner.to_string());
         if !text.contains(&inner_text) {
             text = format!("{text}: {inner_text}");
         }
         cause = inner.source();
     }
     text
+}
+
+/// What went wrong on a connection, in words for whoever knows nothing of how it is used here.
+pub(crate) fn plainly(error: &(dyn Error + 'static)) -> String {
+    let mut innermost = error;
+    loop {
+        let of_http = innermost.downcast_ref::<hyper::Error>();
+        if of_http.is_some_and(hyper::Error::is_incomplete_message) {
+            return "the connection was closed".to_owned();
+        }
+        if of_http.is_some_and(|error| error.is_parse() || error.is_parse_status()) {
+            return "what came is no HTTP".to_owned();
+        }
+        match innermost.source() {
+            Some(inner) => innermost = inner,
+            None => break,
+        }
+    }
+    let kind = innermost.downcast_ref::<io::Error>().map(io::Error::kind);
+    match kind {
+        Some(io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe | io::ErrorKind::UnexpectedEof) => {
+            "the connection was closed".to_owned()
+        }
+        _ => without_number(innermost.to_string()),
+    }
+}
+
+/// Without the system's own number of an error.
+fn without_number(text: String) -> String {
+    match text.rfind(" (os error ") {
+        Some(at) => text[..at].to_owned(),
+        None => text,
+    }
 }
 
 impl Upstream {

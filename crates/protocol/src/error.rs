@@ -39,6 +39,8 @@ pub enum ErrorKind {
     Unsupported,
     /// No key, or a wrong one.
     Unauthorized,
+    /// There is no key for the provider, or it does not take the one there is.
+    KeyRefused,
     /// The caller may not do this (foreign host or origin).
     Forbidden,
     /// The body did not arrive in time.
@@ -84,7 +86,7 @@ impl ErrorKind {
             | Self::AnswerBlocked
             | Self::PromptWithheld
             | Self::AnswerWithheld => 400,
-            Self::Unauthorized => 401,
+            Self::Unauthorized | Self::KeyRefused => 401,
             Self::Unpaid => 402,
             Self::Forbidden => 403,
             Self::ModelNotFound | Self::RouteNotFound | Self::NotFound => 404,

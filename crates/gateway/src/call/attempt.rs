@@ -8,7 +8,7 @@ use super::stream::{Events, Raw};
 use super::{Target, retry};
 use crate::dialect::{Bad, Dialect, Fault, Reported};
 use crate::provider::Configured;
-use crate::upstream::{Sent, Upstream, chunk};
+use crate::upstream::{Sent, Upstream, chunk, plainly};
 use bytes::{Bytes, BytesMut};
 use hyper::body::Incoming;
 use hyper::http::response::Parts;
@@ -156,7 +156,9 @@ pub(super) async fn attempt(
         begun = match timeout_at(deadline, chunk(&mut body)).await {
             Err(_) => return Err(Failed::no_answer(limit, target)),
             Ok(None) => Bytes::new(),
-            Ok(Some(Err(error))) => return Err(Failed::broken(format!("its answer broke off: {error}"))),
+            Ok(Some(Err(error))) => {
+                return Err(Failed::broken(format!("its answer broke off: {}", plainly(&error))));
+            }
             Ok(Some(Ok(piece))) => piece,
         };
         if [&b"data:"[..], b"event:", b"id:", b":"].iter().any(|start| begun.starts_with(start)) {
@@ -194,7 +196,9 @@ async fn whole(mut first: Bytes, mut body: Incoming, max: usize, idle: Duration)
         let piece = match timeout(idle, chunk(&mut body)).await {
             Err(_) => return Err(Failed::late(idle)),
             Ok(None) => return Ok(if all.is_empty() { first } else { all.freeze() }),
-            Ok(Some(Err(error))) => return Err(Failed::broken(format!("its answer broke off: {error}"))),
+            Ok(Some(Err(error))) => {
+                return Err(Failed::broken(format!("its answer broke off: {}", plainly(&error))));
+            }
             Ok(Some(Ok(piece))) => piece,
         };
         if first.len() + all.len() + piece.len() > max {

@@ -76,8 +76,8 @@ impl Proxy {
             Begun::Events(..) => Ok(()),
             Begun::Raw(head, _) => {
                 let kind = head.headers.get(hyper::http::header::CONTENT_TYPE);
-                let kind = kind.and_then(|kind| kind.to_str().ok()).unwrap_or("nothing that is named");
-                Err(format!("it answered with {kind}"))
+                let kind = kind.and_then(|kind| kind.to_str().ok()).unwrap_or("no content type");
+                Err(format!("its answer has {kind}, which is not read here"))
             }
         };
         let Reached { step, id: entry_id, target, entry, outcome } =
@@ -221,7 +221,7 @@ pub(super) fn said(body: &[u8]) -> Option<String> {
 pub(super) fn kind(status: StatusCode, code: &str) -> ErrorKind {
     match status.as_u16() {
         400 if code == "context_length_exceeded" => ErrorKind::ContextLength,
-        401 => ErrorKind::Unauthorized,
+        401 => ErrorKind::KeyRefused,
         402 | 403 => ErrorKind::Forbidden,
         404 => ErrorKind::ModelNotFound,
         408 => ErrorKind::Timeout,
@@ -260,7 +260,7 @@ impl Reading {
         }
         let read = match std::str::from_utf8(&data) {
             Ok(data) => self.reader.event(name, data),
-            Err(error) => Err(Error::new(ErrorKind::Upstream, format!("an event is not UTF-8: {error}"))),
+            Err(_) => Err(Error::new(ErrorKind::Upstream, "an event of its stream is not UTF-8")),
         };
         self.take(read);
     }

@@ -139,7 +139,7 @@ pub(super) fn to_provider(
             let message = format!(
                 "No key for {slug} is set; set api-key-env under [providers.{slug}] in hearth.toml, or send your own beside cf-aig-authorization"
             );
-            return Err(Error::new(ErrorKind::Unauthorized, message));
+            return Err(Error::new(ErrorKind::KeyRefused, message));
         }
         _ => {
             // A key that stands where this provider does not look is put where it does.

@@ -15,7 +15,7 @@ use super::turn::Turn;
 use super::{Target, retry};
 use crate::dialect::{Dialect, Fault, Form, Seen, Watcher};
 use crate::ledger::Entry;
-use crate::upstream::chunk;
+use crate::upstream::{chunk, plainly};
 use crate::usage::Usage;
 use crate::{eventstream, sse};
 use bytes::Bytes;
@@ -152,7 +152,7 @@ impl Events {
                 }
                 Ok(false)
             }
-            Some(Err(error)) => Err(format!("its stream broke off: {error}")),
+            Some(Err(error)) => Err(format!("its stream broke off: {}", plainly(&error))),
             Some(Ok(bytes)) => {
                 self.take(bytes)?;
                 Ok(true)

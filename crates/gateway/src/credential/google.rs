@@ -187,7 +187,7 @@ async fn fetch(account: &Account, upstream: &Upstream, now: u64) -> Result<(Head
     if !head.status.is_success() {
         let said: Refused = serde_json::from_slice(&answer).unwrap_or_default();
         let words: Vec<String> = [said.error, said.error_description].into_iter().flatten().collect();
-        let kind = if head.status.is_client_error() { ErrorKind::Unauthorized } else { ErrorKind::Upstream };
+        let kind = if head.status.is_client_error() { ErrorKind::KeyRefused } else { ErrorKind::Upstream };
         return Err(failed(kind, format!("{} {}", head.status, words.join(": "))));
     }
     let granted: Granted =

@@ -67,6 +67,9 @@ pub struct Fault {
     pub message: String,
 }
 
+/// Letters of an answer that cannot be used which are shown: it may say why in words of its own.
+const SHOWN: usize = 200;
+
 /// Why an answer is none, though its status said that all was well.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Bad {
@@ -199,7 +202,8 @@ impl Dialect {
             return Err(Bad::Told(fault(error)));
         }
         if form.is_some_and(|form| !form.is_answer(body)) {
-            return unreadable("its answer is JSON, but no answer to this request".to_owned());
+            let shown: String = String::from_utf8_lossy(body).chars().take(SHOWN).collect();
+            return unreadable(format!("its answer is JSON, but no answer to this request: {shown}"));
         }
         Ok(self.usage_among(&members, body))
     }

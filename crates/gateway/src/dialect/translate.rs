@@ -4,6 +4,7 @@
 use super::Dialect;
 use crate::provider::Configured;
 use bytes::Bytes;
+use memchr::memmem;
 use protocol::{AnswerReader, Error, ErrorKind, GenerateRequest, anthropic, bedrock, gemini, openai};
 
 impl Dialect {
@@ -39,6 +40,17 @@ impl Dialect {
                 return Err(Error::new(ErrorKind::Unsupported, message).at("model"));
             }
         };
+        // These take no turn without a part, and none without a text is left out of the others by itself.
+        let none = match self {
+            Self::Gemini => &b"\"contents\":[]"[..],
+            Self::Bedrock => b"\"messages\":[]",
+            Self::OpenAi | Self::Anthropic | Self::Cohere | Self::Other => return Ok(body.into()),
+        };
+        if memmem::find(body.as_bytes(), none).is_some() {
+            let message =
+                format!("{} wants a message with something in it, and all of these are empty", provider.slug);
+            return Err(Error::invalid("messages", message));
+        }
         Ok(body.into())
     }
 

@@ -7,7 +7,7 @@ use super::{Ledger, PATIENCE, PAUSES, REFUSALS};
 use crate::log::Outcome;
 use crate::metrics::CUSTOM;
 use crate::policy::Rule;
-use crate::policy::spend::Hold;
+use crate::policy::spend::{self, Hold};
 use crate::price::{Cost, CustomCost, Price};
 use crate::{Caller, Gateway, Usage, outcome, unavailable};
 use base::NanoUsd;
@@ -276,7 +276,16 @@ impl Ledger {
             }
             Ok(Written::NoRoom(number)) => {
                 entry.ended = true;
-                Err(entry.reserved.swap_remove(number).hold.refusal)
+                let Reserved { hold, amount } = entry.reserved.swap_remove(number);
+                // Little may be spent: it is the worst case that finds no room.
+                let spent = spend::spent(&self.0.store, &hold.name, hold.since).await.unwrap_or(hold.limit);
+                let (may, left) = (NanoUsd(amount), NanoUsd(hold.limit.saturating_sub(spent).max(0)));
+                let message = format!(
+                    "{}: {left} of {} is left, and this request may cost up to {may}",
+                    hold.refusal.message,
+                    NanoUsd(hold.limit)
+                );
+                Err(Error { message, ..hold.refusal })
             }
             Err(error) if must => {
                 // Where it is not sure that nothing was written, the entry is interrupted, if it is there.

@@ -14,7 +14,7 @@ use crate::{Caller, Gateway, unavailable};
 use base::NanoUsd;
 use protocol::{Error, ErrorKind};
 use std::time::Duration;
-use store::{Value, Work};
+use store::{Store, Value, Work};
 
 /// Money that is set aside before a request runs.
 #[derive(Clone, Debug)]
@@ -99,7 +99,7 @@ pub(crate) fn holds(directory: &Directory, opening: &Opening, now: u64) -> Vec<H
     let mut holds = Vec::new();
     let key = caller.key.as_ref().and_then(|key| directory.keys.get(key));
     if let (Some(key), Some(budget)) = (key, key.and_then(|key| key.limits.budget)) {
-        let (name, message) = (key.id.0.to_string(), "The budget of this key is spent".to_owned());
+        let (name, message) = (key.id.0.to_string(), "The budget of this key has no room".to_owned());
         let whose = "This key has a budget";
         holds.push(match budget.period {
             Some(window) => {
@@ -191,14 +191,20 @@ impl Gateway {
 
     /// What is spent and set aside under a name.
     pub(crate) async fn spent(&self, name: &str, since: i64) -> Result<i64, Error> {
-        let values = [name.into(), since.into()];
-        let read = self.store().read(move |work| {
-            let sql = "SELECT CAST(coalesce(sum(spent), 0) AS BIGINT) FROM gateway_spend
-                WHERE key_id = ?1 AND start >= ?2";
-            work.query(sql, &values)?.first().map_or(Ok(0), |row| row.integer(0))
-        });
-        read.await.map_err(|error| unavailable("What was spent cannot be read", &error))
+        let read = spent(self.store(), name, since).await;
+        read.map_err(|error| unavailable("What was spent cannot be read", &error))
     }
+}
+
+/// What is spent and set aside under a name.
+pub(crate) async fn spent(store: &Store, name: &str, since: i64) -> Result<i64, store::Error> {
+    let values = [name.into(), since.into()];
+    let read = store.read(move |work| {
+        let sql = "SELECT CAST(coalesce(sum(spent), 0) AS BIGINT) FROM gateway_spend
+            WHERE key_id = ?1 AND start >= ?2";
+        work.query(sql, &values)?.first().map_or(Ok(0), |row| row.integer(0))
+    });
+    read.await
 }
 
 #[cfg(test)]

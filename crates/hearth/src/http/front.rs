@@ -10,7 +10,7 @@ use super::dispatch::Behind;
 use super::logged::Turned;
 use super::refusal::{Dialect, Refusal};
 use super::socket::{KEY_PROTOCOL, Shown};
-use super::{App, fresh_id, policy, routes, universal};
+use super::{App, fresh_id, routes, universal};
 use axum::extract::{MatchedPath, Request, State};
 use axum::http::uri::Authority;
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};

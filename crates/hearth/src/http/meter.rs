@@ -13,8 +13,8 @@ use gateway::ledger::{Entry, Opening};
 use gateway::price::Price;
 use gateway::{Caller, Usage};
 use protocol::{
-    Delta, DeltaStream, EmbeddingRequest, Embeddings, Error, GenerateRequest, RerankRequest, Scores,
-    cut_short,
+    Delta, DeltaStream, EmbeddingRequest, Embeddings, Error, ErrorKind, GenerateRequest, RerankRequest,
+    Scores, cut_short,
 };
 
 /// The provider of the models that this process runs.
@@ -35,7 +35,13 @@ impl App {
         request.cache_salt = caller.salt(request.cache_salt.as_deref());
         let answers = (1, request.choices.into(), request.max_tokens);
         let entry = self.enter(caller, &request.model, answers).await?;
-        match (entry, self.backend.generate(request).await) {
+        // Who answers here knows of no providers.
+        let unknown = if entry.is_none() { self.model(&request.model).err() } else { None };
+        let answer = self.backend.generate(request).await.map_err(|error| match unknown {
+            Some(unknown) if error.kind == ErrorKind::ModelNotFound => unknown,
+            _ => error,
+        });
+        match (entry, answer) {
             (Some(entry), Ok(answer)) => Ok(metered(entry, answer)),
             (Some(entry), Err(error)) => {
                 entry.fail(error.kind.status(), &error.message).await;

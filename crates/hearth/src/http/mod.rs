@@ -137,8 +137,17 @@ impl App {
         let found = |model: &ModelInfo| model.id == name || model.aliases.iter().any(|alias| alias == name);
         let models = self.backend.models();
         models.iter().find(|model| found(model)).cloned().ok_or_else(|| {
-            let here: Vec<&str> = models.iter().map(|model| model.id.as_str()).collect();
-            no_such_model(name, &here)
+            let here = models.iter().map(|model| model.id.as_str());
+            let providers = self.config.proxy.as_ref().map(|proxy| proxy.providers());
+            let of_providers = providers.iter().flat_map(|providers| providers.iter());
+            let listed = of_providers.flat_map(|provider| provider.models.iter().map(String::as_str));
+            let mut known: Vec<&str> = Vec::new();
+            for model in here.chain(listed) {
+                if !known.contains(&model) {
+                    known.push(model);
+                }
+            }
+            no_such_model(name, &known)
         })
     }
 

@@ -110,7 +110,17 @@ pub(super) async fn model(
     if let Some(model) = elsewhere(&app, caller).await?.iter().find(|model| model.id == name) {
         return Ok(json(openai::models::elsewhere(model)));
     }
-    Ok(json(openai::models::one(&app.model(&name)?)))
+    match app.model(&name) {
+        Ok(model) => Ok(json(openai::models::one(&model))),
+        // One that is named with its provider is taken, whether a list has it or not.
+        Err(error) => match app.elsewhere(&caller.account, &name).await?.first() {
+            Some((provider, _)) => {
+                let owner = provider.slug.to_string();
+                Ok(json(openai::models::elsewhere(&Elsewhere { id: name, owner })))
+            }
+            None => Err(error.into()),
+        },
+    }
 }
 
 pub(super) fn head(app: &App, prefix: &str, model: &str) -> Head {

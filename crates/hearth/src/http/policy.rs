@@ -12,8 +12,6 @@ mod guard;
 mod limits;
 mod retention;
 
-pub(super) use dlp::FOUND as DLP_FOUND;
-
 use super::body::{Body, ahead};
 use super::dispatch::Nested;
 use super::logged::Turned;

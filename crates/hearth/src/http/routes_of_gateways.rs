@@ -39,6 +39,28 @@ fn one(route: &Route) -> Response {
     enveloped(&route.object(time_text), None)
 }
 
+/// Refuses a model of a provider that is nobody's name. One of the account's own may be made later.
+async fn check_providers(app: &App, account: &str, elements: &Value) -> Result<(), Error> {
+    let Some(providers) = app.providers(account).await? else { return Ok(()) };
+    for (index, element) in elements.as_array().into_iter().flatten().enumerate() {
+        let slug = element["properties"]["provider"].as_str().filter(|_| element["type"] == "model");
+        let is_known = |slug: &str| {
+            // What is no name of a provider at all is refused behind.
+            ["workers-ai", "local", "dynamic"].contains(&slug)
+                || slug.contains('/')
+                || slug.starts_with("custom-")
+                || providers.get(slug).is_some()
+        };
+        if let Some(slug) = slug.filter(|slug| !is_known(slug)) {
+            let place = format!("elements[{index}].properties.provider");
+            let shown: String = slug.chars().take(100).collect();
+            let message = format!("Invalid value for '{place}': there is no provider {shown:?}");
+            return Err(Error::invalid(place, message));
+        }
+    }
+    Ok(())
+}
+
 async fn named(app: &App, named: Three) -> Result<Route, Error> {
     let (account, id, route) = path(named)?;
     gateway(app)?.route(&account, &id, &route).await
@@ -55,6 +77,7 @@ pub(super) async fn list(State(app): State<Arc<App>>, named: Two, query: Paramet
 pub(super) async fn create(State(app): State<Arc<App>>, named: Two, request: Request) -> Answered {
     let (account, id) = path(named)?;
     let fields = fields(&app, request).await?;
+    check_providers(&app, &account, &elements(&fields)).await?;
     let route =
         gateway(&app)?.create_route(&account, &id, text(&fields, "name")?, &elements(&fields)).await?;
     Ok(one(&route))
@@ -93,8 +116,10 @@ pub(super) async fn versions(State(app): State<Arc<App>>, route: Three, query: P
 
 /// `POST …/routes/{route}/versions`.
 pub(super) async fn create_version(State(app): State<Arc<App>>, route: Three, request: Request) -> Answered {
+    let account = route.as_ref().map(|Path((account, ..))| account.clone()).unwrap_or_default();
     let route = named(&app, route).await?;
     let fields = fields(&app, request).await?;
+    check_providers(&app, &account, &elements(&fields)).await?;
     let version = gateway(&app)?.create_route_version(&route, &elements(&fields)).await?;
     Ok(enveloped(&route.version_object(&version, time_text), None))
 }

@@ -229,6 +229,7 @@ fn event_of(bytes: &[u8]) -> Value {
 
 /// What a message asks.
 #[derive(Deserialize)]
+#[serde(expecting = "an object")]
 struct Create<'a> {
     #[serde(rename = "type", borrow)]
     kind: Cow<'a, str>,

@@ -62,6 +62,7 @@ pub(super) struct Entry {
 }
 
 #[derive(Deserialize)]
+#[serde(expecting = "an object")]
 struct Wire<'a> {
     #[serde(borrow)]
     provider: Cow<'a, str>,

@@ -22,6 +22,7 @@ pub const fn status(kind: ErrorKind) -> u16 {
         | ErrorKind::MethodNotAllowed
         | ErrorKind::Unsupported
         | ErrorKind::Unauthorized
+        | ErrorKind::KeyRefused
         | ErrorKind::Forbidden
         | ErrorKind::Timeout
         | ErrorKind::TooLarge
@@ -54,7 +55,7 @@ pub const fn name(kind: ErrorKind) -> &'static str {
         | ErrorKind::PromptWithheld
         | ErrorKind::AnswerWithheld => "invalid_request_error",
         ErrorKind::ModelNotFound | ErrorKind::RouteNotFound | ErrorKind::NotFound => "not_found_error",
-        ErrorKind::Unauthorized => "authentication_error",
+        ErrorKind::Unauthorized | ErrorKind::KeyRefused => "authentication_error",
         ErrorKind::Forbidden => "permission_error",
         ErrorKind::Timeout | ErrorKind::UpstreamTimeout => "timeout_error",
         ErrorKind::TooLarge => "request_too_large",

@@ -15,7 +15,7 @@ pub const fn name(kind: ErrorKind) -> &'static str {
         | ErrorKind::UnsupportedEncoding => "INVALID_ARGUMENT",
         ErrorKind::ModelNotFound | ErrorKind::RouteNotFound | ErrorKind::NotFound => "NOT_FOUND",
         ErrorKind::MethodNotAllowed | ErrorKind::Unsupported => "UNIMPLEMENTED",
-        ErrorKind::Unauthorized => "UNAUTHENTICATED",
+        ErrorKind::Unauthorized | ErrorKind::KeyRefused => "UNAUTHENTICATED",
         ErrorKind::Forbidden
         | ErrorKind::PromptBlocked
         | ErrorKind::AnswerBlocked

@@ -16,7 +16,7 @@ pub const fn names(kind: ErrorKind) -> (&'static str, Option<&'static str>) {
         ErrorKind::NotFound => ("invalid_request_error", Some("not_found")),
         ErrorKind::MethodNotAllowed => ("invalid_request_error", Some("method_not_supported")),
         ErrorKind::Unsupported => ("invalid_request_error", Some("unsupported_parameter")),
-        ErrorKind::Unauthorized => ("invalid_request_error", Some("invalid_api_key")),
+        ErrorKind::Unauthorized | ErrorKind::KeyRefused => ("invalid_request_error", Some("invalid_api_key")),
         ErrorKind::Forbidden => ("invalid_request_error", Some("forbidden")),
         ErrorKind::Timeout => ("invalid_request_error", Some("request_timeout")),
         ErrorKind::TooLarge => ("invalid_request_error", Some("request_too_large")),

@@ -94,7 +94,7 @@ pub(crate) fn malformed(why: &str) -> Error {
 /// The error of an answer that broke off.
 #[must_use]
 pub fn broken_off() -> Error {
-    Error::new(ErrorKind::Upstream, "The provider's answer broke off")
+    Error::new(ErrorKind::Upstream, "its answer broke off")
 }
 
 /// An object, whatever else stands there counting as an empty one.

@@ -23,6 +23,7 @@ pub const fn code(kind: ErrorKind) -> u32 {
         ErrorKind::NotFound => 7002,
         ErrorKind::MethodNotAllowed => 7001,
         ErrorKind::Unauthorized => 10000,
+        ErrorKind::KeyRefused => 2009,
         ErrorKind::Forbidden => 9109,
         ErrorKind::Timeout | ErrorKind::UpstreamTimeout => 3007,
         ErrorKind::TooLarge => 3006,
@@ -49,6 +50,7 @@ pub const fn status(kind: ErrorKind) -> u16 {
         | ErrorKind::MethodNotAllowed
         | ErrorKind::Unsupported
         | ErrorKind::Unauthorized
+        | ErrorKind::KeyRefused
         | ErrorKind::Forbidden
         | ErrorKind::Timeout
         | ErrorKind::TooLarge
@@ -71,6 +73,7 @@ pub const fn status(kind: ErrorKind) -> u16 {
 const fn of_inference(kind: ErrorKind) -> bool {
     match kind {
         ErrorKind::Unauthorized
+        | ErrorKind::KeyRefused
         | ErrorKind::RouteNotFound
         | ErrorKind::NotFound
         | ErrorKind::MethodNotAllowed
@@ -101,6 +104,8 @@ const fn of_inference(kind: ErrorKind) -> bool {
 fn description(error: &Error) -> String {
     match error.kind {
         ErrorKind::Unauthorized => "Authentication error".to_owned(),
+        // A provider says more, and which one it was.
+        ErrorKind::Overloaded if error.status.is_some() => format!("{CAPACITY} ({})", error.message),
         ErrorKind::Overloaded => CAPACITY.to_owned(),
         _ => error.message.clone(),
     }
@@ -170,7 +175,7 @@ fn for_binding(code: u32, message: &str, description: &str) -> String {
 /// The numeric code on AI Gateway's routes.
 const fn gateway_code(kind: ErrorKind) -> u32 {
     match kind {
-        ErrorKind::Unauthorized | ErrorKind::Forbidden => 2009,
+        ErrorKind::Unauthorized | ErrorKind::KeyRefused | ErrorKind::Forbidden => 2009,
         ErrorKind::Upstream | ErrorKind::UpstreamTimeout | ErrorKind::Unavailable => 2005,
         ErrorKind::Limited => 2003,
         ErrorKind::InvalidRequest
@@ -208,6 +213,9 @@ pub fn body_for_ai_gateway(error: &Error) -> String {
         name: &'static str,
         http_code: u16,
         internal_code: u32,
+        // Not Cloudflare's: clients of OpenAI, which find no object in `error`, show these.
+        message: &'a str,
+        param: Option<&'a str>,
     }
     // Two of its codes are for what the path names.
     let code = match error.param.as_deref() {
@@ -225,6 +233,8 @@ pub fn body_for_ai_gateway(error: &Error) -> String {
         name: "AiGatewayError",
         http_code: error.kind.status(),
         internal_code: code,
+        message: &error.message,
+        param: error.param.as_deref(),
     })
 }
 
@@ -283,6 +293,17 @@ mod tests {
         assert!(unmet_json_mode_for_binding("cut").contains(r#""internalCode":5024"#));
     }
 
+    /// As if the caller's own key were wrong, which it is not.
+    #[test]
+    fn what_a_provider_says_of_its_key_and_of_its_room_is_told_as_its_own() {
+        let refused = Error::new(ErrorKind::KeyRefused, "openai: Incorrect API key");
+        let entry = r#"{"code":2009,"message":"openai: Incorrect API key"}"#;
+        assert!(body(&refused).contains(entry) && body_for_binding(&refused).contains(entry));
+        let full = Error::new(ErrorKind::Overloaded, "openai: Rate limit reached for gpt-5");
+        let full = body(&Error { status: Some(429), ..full });
+        assert!(full.contains(CAPACITY) && full.contains("Rate limit reached for gpt-5"), "{full}");
+    }
+
     #[test]
     fn ai_gateways_clients_find_its_codes_under_both_keys() {
         let check = |error: Error, code: u32| {
@@ -292,6 +313,8 @@ mod tests {
                 (&body["internalCode"], &body["httpCode"]),
                 (&code.into(), &error.kind.status().into())
             );
+            assert_eq!(body["message"], error.message.as_str());
+            assert_eq!(body["param"].as_str(), error.param.as_deref());
         };
         check(Error::invalid("cf-aig-gateway-id", "none"), 2001);
         check(Error::invalid("provider", "none"), 2008);

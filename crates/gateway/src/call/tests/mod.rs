@@ -245,7 +245,12 @@ async fn after_the_first_event_nothing_is_sent_again_and_the_break_is_told() {
     let (status, body) = world.whole(world.call()).await;
     assert_eq!((status, world.fakes[0].count()), (200, 1));
     let error = body.strip_prefix(TEXT).unwrap();
-    assert!(error.starts_with("data: {\"error\":{\"message\":\"custom-0: its stream broke off"), "{error}");
+    assert!(
+        error.starts_with(
+            "data: {\"error\":{\"message\":\"custom-0: its stream broke off: the connection was closed\""
+        ),
+        "{error}"
+    );
     assert!(!body.contains("[DONE]"));
     assert_eq!(world.ends().await, [0, 1, 0, 0]);
 }

@@ -119,7 +119,7 @@ async fn a_token_that_is_refused_is_told_in_words_and_nobody_is_asked() {
     let tokens = Fake::new(vec![vec![Step::Say(refusal)], json("[]")]).await;
     let one = one("google-vertex-ai", &file(&format!("http://{}/token", tokens.address)), Vec::new()).await;
     let error = one.ask(PREDICT, "{}").await.err().unwrap();
-    assert_eq!(error.kind, ErrorKind::Unauthorized);
+    assert_eq!(error.kind, ErrorKind::KeyRefused);
     assert!(
         error.message.contains("google-vertex-ai") && error.message.contains("Invalid JWT Signature."),
         "{error}"

@@ -269,3 +269,15 @@ async fn credit_that_no_sum_could_hold_is_refused() {
         assert_eq!(outcome.err().map(|error| error.kind), kind, "{amount}");
     }
 }
+
+#[tokio::test]
+async fn a_limit_without_room_says_what_is_left_and_what_was_needed() {
+    let clock = Hand::new();
+    let (_folder, gateways) = on_sqlite(&clock).await;
+    let budget = Some(Budget { amount: NanoUsd(WORST / 2), period: None });
+    let (key, _) = gateways[0].create_key(new_key(Limits { budget, ..Limits::default() })).await.unwrap();
+    let caller = Caller { key: Some(key.id), ..Caller::default() };
+    let refused = gateways[0].enter(opening(caller, "p", "m")).await.err().unwrap();
+    let expected = "The budget of this key has no room: $0.00006 of $0.00006 is left, and this request may cost up to $0.00012";
+    assert_eq!((refused.kind, refused.message.as_str()), (ErrorKind::Limited, expected));
+}

@@ -162,7 +162,7 @@ async fn errors_have_anthropics_types() {
     );
     check(&post("{".into()).await, 400, "invalid_request_error", "not valid JSON");
     let wrong = asking("hi", "").replace("echo", "nobody");
-    check(&post(wrong).await, 404, "not_found_error", "model: no such model");
+    check(&post(wrong).await, 404, "not_found_error", "model: there is no model");
     check(&post(asking("toolless", "")).await, 400, "invalid_request_error", "tools: no tools here");
     check(&post(asking("long", "")).await, 400, "invalid_request_error", "prompt is too long: 10 tokens");
     check(&post(asking("panic", "")).await, 500, "api_error", "");

@@ -55,7 +55,7 @@ async fn an_answer_that_was_cut_or_is_none_is_logged_as_failed_and_not_kept() {
     let whole = chat("a", "").replace("\"echo\"", "\"custom-cut/m\"");
     for (kind, said, body, status, logged, why) in [
         ("text/event-stream", TEXT, stream, 200, 502, "its stream ended before the answer did"),
-        ("application/json", "{}", whole, 502, 502, "its answer is JSON, but no answer to this request"),
+        ("application/json", "{}", whole, 502, 502, "its answer is JSON, but no answer to this request: {}"),
     ] {
         let fixture = before("custom-cut", kind, said.as_bytes()).await;
         fixture.setting(json!({"cache_ttl": 60})).await;

@@ -108,7 +108,7 @@ async fn a_providers_refusal_comes_back_with_its_status_in_the_clients_dialect()
     let reply = server.post("/v1/messages", body).await;
     assert_eq!(reply.status, 404, "{reply:?}");
     assert_eq!(reply.json()["error"]["type"], "not_found_error");
-    assert!(reply.body.contains("vllm: no such model"), "{reply:?}");
+    assert!(reply.body.contains("vllm: there is no model"), "{reply:?}");
     let body = r#"{"model":"custom-anthropic/echo","messages":[{"role":"user","content":"full"}]}"#;
     let reply =
         server.send("POST", "/v1/chat/completions", &["cf-aig-max-attempts: 1"], body.as_bytes()).await;

@@ -46,7 +46,7 @@ async fn every_failing_answer_carries_the_id_of_a_log_that_says_why_and_who_was_
     };
     let run = "/client/v4/accounts/default/ai/run/custom-down/x";
     for (path, body, status, provider, model, why) in [
-        (CHAT, chat("hearth/none", ""), 404, "hearth", "none", "'none'"),
+        (CHAT, chat("hearth/none", ""), 404, "hearth", "none", "none"),
         (CHAT, chat("custom-down/x", ""), 502, "custom-down", "x", "connect"),
         ("/v1/messages", messages("custom-down/x"), 502, "custom-down", "x", "connect"),
         (run, r#"{"prompt":"a"}"#.to_owned(), 502, "custom-down", "x", "connect"),
@@ -148,5 +148,43 @@ async fn metadata_that_is_no_json_object_is_refused_like_other_headers() {
             (400, &json!("cf-aig-metadata")),
             "{wrong}"
         );
+    }
+}
+
+#[tokio::test]
+async fn lists_of_models_name_those_that_providers_list_too_and_one_is_known_by_its_provider() {
+    let upstream = Server::start().await;
+    let server = super::providers::before(&upstream, &[("hearth", &["far"])]).await;
+    for (path, body) in [
+        (CHAT, r#"{"model":"none","messages":[{"role":"user","content":"a"}]}"#),
+        ("/v1/messages", r#"{"model":"none","max_tokens":9,"messages":[{"role":"user","content":"a"}]}"#),
+        ("/v1/embeddings", r#"{"model":"none","input":"a"}"#),
+    ] {
+        let reply = server.post(path, body).await;
+        assert!(reply.body.contains("models here: echo, vectors, ranker, far"), "{path}: {reply:?}");
+    }
+    let one = server.get("/v1/models/hearth/gpt-5").await;
+    assert_eq!((one.status, &one.json()["id"]), (200, &json!("hearth/gpt-5")), "{one:?}");
+    assert_eq!(one.json()["owned_by"], "hearth");
+    assert_eq!(server.get("/v1/models/nobody/gpt-5").await.status, 404);
+}
+
+#[tokio::test]
+async fn a_route_to_a_provider_that_is_nobody_is_refused_by_name() {
+    let upstream = Server::start().await;
+    let fixture = before(&upstream).await;
+    let path = "/client/v4/accounts/default/ai-gateway/gateways/default/routes";
+    let made = |provider: &str| {
+        let model = json!({"id": "m", "type": "model", "properties": {"provider": provider, "model": "x"},
+            "outputs": {"success": {"elementId": "e"}}});
+        let start = json!({"id": "s", "type": "start", "outputs": {"next": {"elementId": "m"}}});
+        let end = json!({"id": "e", "type": "end", "outputs": {}});
+        json!({"name": format!("to-{provider}"), "elements": [start, model, end]}).to_string()
+    };
+    let refused = fixture.server.post(path, made("opnai")).await;
+    assert!(refused.status == 400 && refused.body.contains("elements[1].properties.provider"), "{refused:?}");
+    for provider in ["openai", "hearth", "workers-ai", "custom-later"] {
+        let reply = fixture.server.post(path, made(provider)).await;
+        assert_eq!(reply.status, 200, "{reply:?}");
     }
 }
