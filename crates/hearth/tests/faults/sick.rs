@@ -11,6 +11,7 @@ fn manner(asked: &Asked) -> Manner {
     match kind {
         "hangs" => Manner::Hold(Vec::new()),
         "resets" => Manner::Break(begun()),
+        "ends" => Manner::Say(vec![begun(), chunk("")]),
         "breaks" => Manner::Break(
             b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 99\r\n\r\n{".to_vec(),
         ),
@@ -63,8 +64,8 @@ fn each_fault_of_a_provider_has_its_answer_and_its_entry() {
         ("hangs", false, 504, "did not answer", 2),
         ("breaks", false, 502, "broke off", 2),
         ("garbage", false, 502, "custom-a", 2),
-        ("nonsense", false, 502, "<html>", 2),
-        ("empty", false, 502, "", 2),
+        ("nonsense", false, 502, "is no JSON object", 2),
+        ("empty", false, 502, "is empty", 2),
         ("full", false, 429, "later", 1),
         ("busy", false, 200, "chat.completion", 2),
         ("lies", false, 503, "overloaded", 2),
@@ -73,6 +74,7 @@ fn each_fault_of_a_provider_has_its_answer_and_its_entry() {
         ("hangs", true, 504, "did not answer", 2),
         ("garbage", true, 502, "custom-a", 2),
         ("resets", true, 200, "broke off", 1),
+        ("ends", true, 200, "ended before the answer did", 1),
         ("streams-error", true, 429, "no", 2),
         ("busy", true, 200, "[DONE]", 2),
         ("lies-once", true, 200, "[DONE]", 2),
