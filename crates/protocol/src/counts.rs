@@ -50,6 +50,7 @@ impl From<Counts> for Usage {
             prompt_tokens: count(counts.prompt),
             cached_tokens: count(counts.cached),
             cache_write_tokens: count(counts.written),
+            cache_write_1h_tokens: count(counts.written_1h),
             completion_tokens: count(counts.answer),
             reasoning_tokens: count(counts.thoughts),
             accepted_prediction_tokens: count(counts.accepted),

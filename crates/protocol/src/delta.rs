@@ -142,6 +142,8 @@ pub struct Usage {
     pub cached_tokens: u32,
     /// Of these, written to a cache that charges for that.
     pub cache_write_tokens: u32,
+    /// Of those written, kept for an hour.
+    pub cache_write_1h_tokens: u32,
     /// Tokens of all answers.
     pub completion_tokens: u32,
     /// Of these, spent on thinking.

@@ -32,7 +32,10 @@ fn counts(usage: &Usage) -> Map<String, Value> {
     let counts = json!({
         "input_tokens": usage.prompt_tokens.saturating_sub(beside),
         "cache_creation_input_tokens": usage.cache_write_tokens,
-        "cache_creation": {"ephemeral_5m_input_tokens": usage.cache_write_tokens, "ephemeral_1h_input_tokens": 0},
+        "cache_creation": {
+            "ephemeral_5m_input_tokens": usage.cache_write_tokens.saturating_sub(usage.cache_write_1h_tokens),
+            "ephemeral_1h_input_tokens": usage.cache_write_1h_tokens,
+        },
         "cache_read_input_tokens": usage.cached_tokens,
         "output_tokens": usage.completion_tokens,
         "output_tokens_details": {"thinking_tokens": usage.reasoning_tokens},

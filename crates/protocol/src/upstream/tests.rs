@@ -173,6 +173,30 @@ fn row_6_the_true_numbers_stand_in_the_message_delta() {
     }
 }
 
+#[test]
+fn the_message_delta_tells_what_was_written_to_a_cache_and_for_how_long() {
+    let mut reader = crate::bedrock::upstream::Reader::new();
+    let mut deltas = Vec::new();
+    for (name, data) in [
+        ("contentBlockDelta", json!({"contentBlockIndex": 0, "delta": {"text": "a"}})),
+        ("messageStop", json!({"stopReason": "end_turn"})),
+        (
+            "metadata",
+            json!({"usage": {"inputTokens": 2, "outputTokens": 5, "totalTokens": 27, "cacheWriteInputTokens": 20,
+                "cacheDetails": [{"ttl": "1h", "inputTokens": 12}, {"ttl": "5m", "inputTokens": 8}]}}),
+        ),
+    ] {
+        deltas.extend(reader.event(Some(name), &data.to_string()).unwrap());
+    }
+    deltas.extend(reader.end().unwrap());
+    let (_, _, told) = message_of(&to_anthropic(deltas));
+    assert_eq!(told["cache_creation_input_tokens"], 20);
+    assert_eq!(
+        told["cache_creation"],
+        json!({"ephemeral_5m_input_tokens": 8, "ephemeral_1h_input_tokens": 12})
+    );
+}
+
 /// Row 7: name and all arguments in one chunk became a call without input.
 #[test]
 fn row_7_a_call_that_comes_in_one_chunk_keeps_its_input() {

@@ -214,6 +214,7 @@ mod tests {
 
     const USAGE: Delta = Delta::Usage(Usage {
         cache_write_tokens: 0,
+        cache_write_1h_tokens: 0,
         prompt_tokens: 3,
         cached_tokens: 1,
         completion_tokens: 2,

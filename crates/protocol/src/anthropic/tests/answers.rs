@@ -10,6 +10,7 @@ const USAGE: Usage = Usage {
     prompt_tokens: 10,
     cached_tokens: 8,
     cache_write_tokens: 0,
+    cache_write_1h_tokens: 0,
     completion_tokens: 7,
     reasoning_tokens: 2,
     accepted_prediction_tokens: 0,
