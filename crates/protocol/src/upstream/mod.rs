@@ -205,6 +205,8 @@ impl InOrder {
 }
 
 #[cfg(test)]
+mod fields_tests;
+#[cfg(test)]
 mod litellm_tests;
 #[cfg(test)]
 mod order_tests;
