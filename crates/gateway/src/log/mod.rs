@@ -12,6 +12,7 @@
 mod capture;
 mod list;
 mod otel;
+mod protobuf;
 mod prune;
 mod record;
 pub(crate) mod redact;

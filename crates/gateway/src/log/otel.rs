@@ -1,17 +1,16 @@
-//! Spans of answers, sent to collectors of OpenTelemetry over OTLP/HTTP with JSON.
+//! Spans of answers, sent to collectors of OpenTelemetry over OTLP/HTTP, as JSON or protobuf.
 //!
 //! One span for each log, with the attributes of the semantic conventions for generative AI (`gen_ai.*`, in the names they
 //! have had since version 1.37: <https://opentelemetry.io/docs/specs/semconv/gen-ai/gen-ai-spans/>) and no content. A
 //! request that came with a `traceparent` is a part of that trace. Spans wait in a bounded queue for one task, which sends
-//! them in batches, tries a batch that fails once more, and then lets it go, counted. Not here: OTLP as protobuf, and
-//! metrics or logs over OTLP.
+//! them in batches, tries a batch that fails once more, and then lets it go, counted. Not here: metrics or logs over OTLP.
 
-use super::Record;
+use super::{Record, protobuf};
 use crate::custom::{Reach, address};
 use crate::upstream::{Sent, Upstream};
 use bytes::Bytes;
 use hyper::http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri, header};
-use protocol::{Error, ErrorKind};
+use protocol::Error;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use std::collections::HashMap;
@@ -43,6 +42,8 @@ pub enum ContentType {
     /// As JSON.
     #[default]
     Json,
+    /// In protobuf's wire format.
+    Protobuf,
 }
 
 /// A collector.
@@ -140,13 +141,12 @@ impl Endpoint {
                 ("authorization", Value::String(value)) => {
                     endpoint.headers.push(("authorization".to_owned(), value.clone()));
                 }
-                ("content_type", value) if *value == "json" => {}
+                ("content_type", value) if *value == "json" => endpoint.content_type = ContentType::Json,
                 ("content_type", value) if *value == "protobuf" => {
-                    let message = format!("'{}': spans are sent as json only", at(name));
-                    return Err(Error::new(ErrorKind::Unsupported, message).at(at(name)));
+                    endpoint.content_type = ContentType::Protobuf;
                 }
                 ("url" | "headers" | "authorization" | "content_type", _) => {
-                    return wrong(name, "a url, headers as an object of texts, and json");
+                    return wrong(name, "a url, headers as an object of texts, and json or protobuf");
                 }
                 _ => return Err(Error::invalid(at(name), format!("There is no setting '{}'", at(name)))),
             }
@@ -174,7 +174,11 @@ impl Endpoint {
         for (name, value) in &self.headers {
             headers.insert(name.parse::<HeaderName>().ok()?, HeaderValue::from_str(value).ok()?);
         }
-        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        let kind = match self.content_type {
+            ContentType::Json => "application/json",
+            ContentType::Protobuf => "application/x-protobuf",
+        };
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
         Some(headers)
     }
 }
@@ -386,7 +390,10 @@ async fn send(client: &Upstream, allowed: &Allowed, endpoint: &Endpoint, spans: 
         "resource": {"attributes": [text("service.name", "hearth"), text("service.version", env!("CARGO_PKG_VERSION"))]},
         "scopeSpans": [{"scope": {"name": "hearth.gateway", "version": env!("CARGO_PKG_VERSION")}, "spans": spans}],
     }]});
-    let body = Bytes::from(body.to_string());
+    let body = Bytes::from(match endpoint.content_type {
+        ContentType::Json => body.to_string().into_bytes(),
+        ContentType::Protobuf => protobuf::request(&body),
+    });
     let mut why = String::new();
     for attempt in 0..2 {
         if attempt > 0 {

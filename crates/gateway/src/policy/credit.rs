@@ -124,7 +124,8 @@ impl Period {
     }
 
     /// When the one around a moment begins and ends, in UTC.
-    fn around(self, now: u64) -> (u64, u64) {
+    #[must_use]
+    pub fn around(self, now: u64) -> (u64, u64) {
         let day = now / DAY;
         let (first, last) = match self {
             Self::Daily => (day, day + 1),

@@ -94,15 +94,27 @@ pub struct Named {
     pub modified: u64,
 }
 
-/// What is not built, and the values that do not ask for it.
-const NOT_BUILT: &[(&str, &[Harmless])] = &[
-    ("authentication", &[Harmless::Yes]),
-    ("log_classification", &[Harmless::No, Harmless::Off, Harmless::Empty]),
-    ("logpush", &[Harmless::No]),
-    ("logpush_public_key", &[]),
-    ("store_id", &[]),
-    ("stripe", &[]),
-    ("workers_ai_billing_mode", &[Harmless::Postpaid]),
+/// What is not built, the values that do not ask for it, and what there is instead.
+const NOT_BUILT: &[(&str, &[Harmless], &str)] = &[
+    (
+        "authentication",
+        &[Harmless::Yes],
+        "an account whose server has keys is asked with one, through each gateway",
+    ),
+    (
+        "log_classification",
+        &[Harmless::No, Harmless::Off, Harmless::Empty],
+        "nothing sorts logs by their topic",
+    ),
+    ("logpush", &[Harmless::No], "spans go to collectors with 'otel', and logs are read from their routes"),
+    ("logpush_public_key", &[Harmless::Empty], "payloads can be redacted, and not encrypted, in logs"),
+    ("store_id", &[Harmless::Empty], "providers' keys are kept sealed here, with provider_configs"),
+    ("stripe", &[Harmless::Empty], "nobody is charged here; what was used is read with usage and billing"),
+    (
+        "workers_ai_billing_mode",
+        &[Harmless::Postpaid],
+        "models here cost what their price says, as others do",
+    ),
 ];
 
 /// Fields that the server sets; a client may send back what it was given.
@@ -126,7 +138,9 @@ impl Harmless {
             Self::No => *value == false,
             Self::Yes => *value == true,
             Self::Empty => {
-                value.as_array().is_some_and(Vec::is_empty) || value.as_object().is_some_and(Map::is_empty)
+                value == ""
+                    || value.as_array().is_some_and(Vec::is_empty)
+                    || value.as_object().is_some_and(Map::is_empty)
             }
             Self::Off => value["enabled"] == false,
             Self::Postpaid => *value == "postpaid",
@@ -163,13 +177,13 @@ impl Settings {
 
 /// Refuses what is not known, and what is known and asks for something that is not built.
 fn not_built(name: &str, value: &Value) -> Result<(), Error> {
-    let Some((_, harmless)) = NOT_BUILT.iter().find(|known| known.0 == name) else {
+    let Some((_, harmless, instead)) = NOT_BUILT.iter().find(|known| known.0 == name) else {
         return Err(Error::invalid(name, format!("There is no setting '{name}'")));
     };
     if value.is_null() || harmless.iter().any(|harmless| harmless.is(value)) {
         return Ok(());
     }
-    let message = format!("'{name}' asks for something that this server does not do yet");
+    let message = format!("'{name}' asks for something that this server does not do: {instead}");
     Err(Error::new(ErrorKind::Unsupported, message).at(name))
 }
 
@@ -178,7 +192,7 @@ impl Named {
     #[must_use]
     pub fn object(&self, time: impl Fn(u64) -> String) -> Value {
         let mut object = serde_json::json!({
-            "id": self.id, "is_default": self.id == DEFAULT, "authentication": true,
+            "id": self.id, "is_default": self.id == DEFAULT, "authentication": true, "log_classification": false, "stripe": null,
             "created_at": time(self.created), "logpush": false, "logpush_public_key": null,
             "modified_at": time(self.modified), "store_id": null, "workers_ai_billing_mode": "postpaid",
         });

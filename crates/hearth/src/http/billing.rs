@@ -1,7 +1,7 @@
 //! What accounts have paid in advance, have spent and may spend, as Cloudflare's clients ask for it. Amounts are in cents
 //! there, and stand beside in whole billionths of a dollar, which no float rounds.
 //!
-//! Not here: paying. What was paid is written down by who has the server's own key.
+//! Not here: invoices (`invoices.rs`), and paying. What was paid is written down by who has the server's own key.
 
 use super::App;
 use super::gateways::{Named1, enveloped, fields, find, gateway, path};
@@ -21,7 +21,7 @@ use std::sync::Arc;
 /// Billionths of a dollar in a cent.
 const CENT: i64 = 10_000_000;
 
-fn cents(amount: NanoUsd) -> f64 {
+pub(super) fn cents(amount: NanoUsd) -> f64 {
     amount.0 as f64 / CENT as f64
 }
 
@@ -130,6 +130,10 @@ pub(super) async fn topup(State(app): State<Arc<App>>, account: Named1, request:
         return Err(Error::new(ErrorKind::Forbidden, message).into());
     }
     let fields = fields(&app, request).await?;
+    if fields.get("payment_method_id").is_some_and(|method| !method.is_null()) {
+        let message = "'payment_method_id' names a card, and no card can be charged here; what was paid is written down";
+        return Err(Error::new(ErrorKind::Unsupported, message).at("payment_method_id").into());
+    }
     let note = fields.get("note").and_then(Value::as_str).unwrap_or_default();
     let gateway = gateway(&app)?;
     let balance = gateway.credit(&account, amount(&fields)?, note).await?;
@@ -139,6 +143,35 @@ pub(super) async fn topup(State(app): State<Arc<App>>, account: Named1, request:
         "balance": cents(balance), "balance_nano_usd": balance.0,
     });
     Ok(enveloped(&result, None))
+}
+
+/// `POST …/billing/topup/status` with a `payment_intent_id`. What was written down is there at once.
+pub(super) async fn topup_status(State(app): State<Arc<App>>, account: Named1, request: Request) -> Answered {
+    let account = path(account)?;
+    let fields = fields(&app, request).await?;
+    let gateway = gateway(&app)?;
+    gateway.check_account(&account).await?;
+    let Some(id) = fields.get("payment_intent_id").and_then(Value::as_str) else {
+        return Err(Error::invalid("payment_intent_id", "'payment_intent_id' is missing").into());
+    };
+    if !gateway.payments(&account).await?.iter().any(|paid| paid.id == id) {
+        let shown: String = id.chars().take(64).collect();
+        return Err(Error::new(ErrorKind::NotFound, format!("There is no payment '{shown}'")).into());
+    }
+    Ok(enveloped(&json!({"payment_intent_id": id, "status": "completed"}), None))
+}
+
+/// `GET` and `DELETE …/billing/topup/config`: nothing tops up by itself here.
+pub(super) async fn no_auto_topup(State(app): State<Arc<App>>, account: Named1) -> Answered {
+    gateway(&app)?.check_account(&path(account)?).await?;
+    Ok(enveloped(&json!({}), None))
+}
+
+/// `POST …/billing/topup/config`, which asks for something that would need a card.
+pub(super) async fn refuse_auto_topup(account: Named1) -> Answered {
+    path(account)?;
+    let message = "Credit cannot top up by itself: no card can be charged here. Who has the server's own key adds it with billing/topup";
+    Err(Error::new(ErrorKind::Unsupported, message).at("amount").into())
 }
 
 fn amount(fields: &Map<String, Value>) -> Result<NanoUsd, Error> {

@@ -13,6 +13,7 @@ mod custom_providers;
 mod dispatch;
 mod front;
 mod gateways;
+mod invoices;
 mod logged;
 mod logs;
 mod meter;

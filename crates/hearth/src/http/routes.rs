@@ -4,7 +4,7 @@ use super::dispatch::Behind;
 use super::front::Front;
 use super::refusal::Refusal;
 use super::{
-    App, anthropic, billing, binding, custom_providers, front, gateways, logs, openai, policy,
+    App, anthropic, billing, binding, custom_providers, front, gateways, invoices, logs, openai, policy,
     provider_configs, providers, rerank, responses, routes_of_gateways, runs, socket, status, tokenize,
     universal, workers_ai,
 };
@@ -290,6 +290,28 @@ pub(super) const ROUTES: &[Route] = &[
         path: "/client/v4/accounts/{account}/ai-gateway/billing/topup",
         about: "POST  adds to an account's credit, for the server's own key",
         handler: || post(billing::topup),
+    },
+    Route {
+        path: "/client/v4/accounts/{account}/ai-gateway/billing/topup/status",
+        about: "POST  whether a payment is there",
+        handler: || post(billing::topup_status),
+    },
+    Route {
+        path: "/client/v4/accounts/{account}/ai-gateway/billing/topup/config",
+        about: "GET   nothing: credit does not top up by itself; POST is refused",
+        handler: || {
+            get(billing::no_auto_topup).post(billing::refuse_auto_topup).delete(billing::no_auto_topup)
+        },
+    },
+    Route {
+        path: "/client/v4/accounts/{account}/ai-gateway/billing/invoice-history",
+        about: "GET   what an account spent in each month, by model",
+        handler: || get(invoices::history),
+    },
+    Route {
+        path: "/client/v4/accounts/{account}/ai-gateway/billing/invoice-preview",
+        about: "GET   the same of this month",
+        handler: || get(invoices::preview),
     },
     Route {
         path: "/v1/{account}/{gateway}",

@@ -151,16 +151,42 @@ const fn is_word(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || byte == b'_'
 }
 
+/// What begins there. Each kind is looked for only where its first byte, or what stands behind the word, allows it.
 fn find(bytes: &[u8], at: usize) -> Option<Find> {
-    private_key(bytes, at)
-        .or_else(|| bearer(bytes, at))
-        .or_else(|| password(bytes, at))
-        .or_else(|| key(bytes, at))
-        .or_else(|| email(bytes, at))
-        .or_else(|| iban(bytes, at))
-        .or_else(|| address(bytes, at))
-        .or_else(|| card(bytes, at))
-        .or_else(|| phone(bytes, at))
+    let byte = bytes[at];
+    let behind = bytes.get(at + run(bytes, at, EMAIL_PARTS.0 + 1, is_local)).copied();
+    let when = |may: bool, find: fn(&[u8], usize) -> Option<Find>| if may { find(bytes, at) } else { None };
+    when(byte == b'-', private_key)
+        .or_else(|| when(matches!(byte, b'b' | b'B'), bearer))
+        .or_else(|| when(behind == Some(b':'), password))
+        .or_else(|| when(MAY_BEGIN_KEY[usize::from(byte)], key))
+        .or_else(|| when(behind == Some(b'@'), email))
+        .or_else(|| when(byte.is_ascii_uppercase(), iban))
+        .or_else(|| when(byte.is_ascii_hexdigit() || byte == b':', address))
+        .or_else(|| when(byte.is_ascii_digit(), card))
+        .or_else(|| when(byte.is_ascii_digit() || matches!(byte, b'+' | b'('), phone))
+}
+
+/// The bytes that some key begins with.
+const MAY_BEGIN_KEY: [bool; 256] = {
+    let mut may = [false; 256];
+    let mut number = 0;
+    while number < KEYS.len() {
+        may[KEYS[number].0.as_bytes()[0] as usize] = true;
+        number += 1;
+    }
+    number = 0;
+    while number < SHORT_KEYS.len() {
+        may[SHORT_KEYS[number].0.as_bytes()[0] as usize] = true;
+        number += 1;
+    }
+    // Web tokens; Amazon's begin as Google's do.
+    may[b'e' as usize] = true;
+    may
+};
+
+const fn is_local(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'%' | b'+' | b'-')
 }
 
 /// How many bytes from there on are such, but for those beyond `most`: a text that looks like a find at each of its places
@@ -253,7 +279,7 @@ fn key(bytes: &[u8], at: usize) -> Option<Find> {
         end
     };
     let looks = |start: &str, least: usize| {
-        starts(bytes, at, start.as_bytes()) && {
+        start.as_bytes()[0] == bytes[at] && starts(bytes, at, start.as_bytes()) && {
             let rest = bytes.get(at + start.len()..end(KEY_MAX)).unwrap_or_default();
             rest.len() >= least && rest.iter().any(|byte| byte.is_ascii_digit() || byte.is_ascii_uppercase())
         }
@@ -264,7 +290,7 @@ fn key(bytes: &[u8], at: usize) -> Option<Find> {
             || starts(bytes, at, b"eyJ") && end(KEY_MAX) - at == KEY_MAX
     };
     let is_short = |start: &str, least: usize| {
-        starts(bytes, at, start.as_bytes()) && {
+        start.as_bytes()[0] == bytes[at] && starts(bytes, at, start.as_bytes()) && {
             let rest = bytes.get(at + start.len()..end(KEY_MAX)).unwrap_or_default();
             rest.split(|byte| !byte.is_ascii_alphanumeric()).any(|run| {
                 run.len() >= least
@@ -288,8 +314,6 @@ fn key(bytes: &[u8], at: usize) -> Option<Find> {
 }
 
 fn email(bytes: &[u8], at: usize) -> Option<Find> {
-    let is_local =
-        |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'%' | b'+' | b'-');
     let local = run(bytes, at, EMAIL_PARTS.0 + 1, is_local);
     if local == 0 || local > EMAIL_PARTS.0 || bytes.get(at + local) != Some(&b'@') {
         return None;

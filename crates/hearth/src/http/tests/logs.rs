@@ -373,7 +373,7 @@ async fn spans_go_to_the_collectors_of_the_gateway_with_genai_names() {
     }
     for (setting, named) in [
         (json!([{"url": "x", "content_type": "json"}]), "otel[0].url"),
-        (json!([{"url": url, "content_type": "protobuf"}]), "otel[0].content_type"),
+        (json!([{"url": url, "content_type": "yaml"}]), "otel[0].content_type"),
         (json!([{"url": url, "headers": {"a b": "c"}}]), "otel[0].headers"),
         (json!([{"url": url, "colour": 1}]), "otel[0].colour"),
     ] {

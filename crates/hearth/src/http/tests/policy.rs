@@ -267,6 +267,38 @@ async fn billing_routes_keep_a_limit_and_tell_what_was_spent() {
 }
 
 #[tokio::test]
+async fn invoices_are_sums_of_the_ledger_and_no_card_is_ever_asked_for() {
+    let fixture = Fixture::start(Config::default()).await;
+    let cost = r#"cf-aig-custom-cost: {"total_cost":0.25}"#;
+    status(&ask(&fixture, CHAT, &[cost], &chat("a", "")).await);
+    let billing = "/client/v4/accounts/default/ai-gateway/billing";
+    let get =
+        async |path: &str| fixture.server.get(&format!("{billing}/{path}")).await.json()["result"].clone();
+    let post = async |path: &str, body: &str| fixture.server.post(&format!("{billing}/{path}"), body).await;
+    let preview = get("invoice-preview").await;
+    assert_eq!((&preview["status"], &preview["amount_due"]), (&json!("draft"), &json!(25.0)));
+    let line = &preview["invoice_lines"][0];
+    assert_eq!((&line["description"], &line["quantity"]), (&json!("local/echo"), &json!(1)));
+    let none = get("invoice-history").await;
+    assert_eq!((&none["invoices"], &none["pagination"]["has_more"]), (&json!([]), &json!(false)));
+    let paid = post("topup", r#"{"amount":1000,"note":"invoice 7"}"#).await.json()["result"].clone();
+    let manual = get("invoice-history?type=manual").await["invoices"][0].clone();
+    assert_eq!((&manual["id"], &manual["amount_paid"]), (&paid["payment_intent_id"], &json!(1000.0)));
+    let id = json!({"payment_intent_id": paid["payment_intent_id"]}).to_string();
+    assert_eq!(post("topup/status", &id).await.json()["result"]["status"], "completed");
+    assert_eq!(post("topup/status", r#"{"payment_intent_id":"pi_1"}"#).await.status, 404);
+    assert_eq!(get("topup/config").await, json!({}));
+    for (path, body) in [
+        ("topup/config", r#"{"amount":1000,"threshold":500}"#),
+        ("topup", r#"{"amount":1000,"payment_method_id":"pm_1"}"#),
+    ] {
+        let refused = post(path, body).await;
+        assert!(refused.status == 400 && refused.body.contains("card"), "{path} {refused:?}");
+    }
+    assert_eq!(fixture.server.get(&format!("{billing}/invoice-history?type=x")).await.status, 400);
+}
+
+#[tokio::test]
 async fn an_accounts_own_manager_cannot_give_it_credit() {
     let fixture = Fixture::start(Config { api_key: Some("root".to_owned()), ..Config::default() }).await;
     let (_, manager) = fixture.key(DEFAULT, "admin", Limits::default()).await;
