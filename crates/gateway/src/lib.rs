@@ -45,7 +45,7 @@ use directory::Known;
 use ledger::Ledger;
 use price::{Book, Price};
 use protocol::{Error, ErrorKind};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use store::{Part, Store};
 
 /// Accounts, keys, gateways and the ledger.
@@ -69,7 +69,7 @@ struct Inner {
     ledger: Ledger,
     logs: log::Logs,
     metrics: Arc<metrics::Metrics>,
-    book: Book,
+    book: RwLock<Arc<Book>>,
     rates: policy::rate::Rates,
     answers: policy::cache::Answers,
     /// Where the keys lie with which providers' keys are sealed.
@@ -95,7 +95,7 @@ impl Gateway {
             ledger,
             logs,
             metrics,
-            book,
+            book: RwLock::new(Arc::new(book)),
             rates: policy::rate::Rates::default(),
             answers: policy::cache::Answers::default(),
             secrets: OnceLock::new(),
@@ -117,8 +117,14 @@ impl Gateway {
 
     /// The price of a provider's model, where the price book has one.
     #[must_use]
-    pub fn price(&self, provider: &str, model: &str) -> Option<&Price> {
-        self.0.book.price(provider, model)
+    pub fn price(&self, provider: &str, model: &str) -> Option<Price> {
+        let book = Arc::clone(&self.0.book.read().unwrap_or_else(PoisonError::into_inner));
+        book.price(provider, model).cloned()
+    }
+
+    /// Puts another price book in the place of the one that is. Requests that run are priced by what they began with.
+    pub fn set_prices(&self, book: Book) {
+        *self.0.book.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(book);
     }
 
     fn store(&self) -> &Store {

@@ -211,7 +211,7 @@ async fn enter(ledger: Option<&Gateway>, call: &Call, target: &Target) -> Result
         caller: call.caller.clone(),
         provider: target.provider.slug.to_string(),
         model: target.model.clone(),
-        price: ledger.price(&target.provider.slug, &target.model).cloned(),
+        price: ledger.price(&target.provider.slug, &target.model),
         most: target.most,
     };
     let mut entry = ledger.enter(opening).await?;

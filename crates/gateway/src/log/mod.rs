@@ -32,7 +32,7 @@ use capture::Room;
 use record::Pending;
 use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 use store::{Part, Store};
 use tokio::sync::mpsc;
@@ -115,7 +115,7 @@ struct Inner {
     metrics: Arc<Metrics>,
     dropped: Arc<Dropped>,
     room: Arc<Room>,
-    defaults: OnceLock<Defaults>,
+    defaults: RwLock<Defaults>,
     allowed: OnceLock<Allowed>,
     running: Mutex<Option<Running>>,
     exporter: otel::Exporter,
@@ -135,7 +135,7 @@ impl Logs {
             metrics,
             dropped: Arc::default(),
             room: Room::new(ROOM),
-            defaults: OnceLock::new(),
+            defaults: RwLock::default(),
             allowed: OnceLock::new(),
             running: Mutex::default(),
             exporter: otel::Exporter::default(),
@@ -148,9 +148,9 @@ impl Logs {
         let writer =
             writer::Writer::new(self.0.store.clone(), Arc::clone(&self.0.clock), Arc::clone(&self.0.dropped));
         let task = tokio::spawn(writer.run(receiver));
-        // A second start changes nothing of the first one's settings.
-        let _ = self.0.defaults.set(defaults);
+        self.set_defaults(defaults);
         *self.running() = Some(Running { queue: sender, task });
+        // A second start changes nothing of where the first one's spans may go.
         let _ = self.0.allowed.set(allowed.clone());
         self.0.exporter.start(allowed);
     }
@@ -170,7 +170,12 @@ impl Logs {
     /// What holds where a gateway sets nothing.
     #[must_use]
     pub fn defaults(&self) -> Defaults {
-        self.0.defaults.get().copied().unwrap_or_default()
+        *self.0.defaults.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Puts other defaults in the place of those that are. Requests that run are logged by what they began with.
+    pub fn set_defaults(&self, defaults: Defaults) {
+        *self.0.defaults.write().unwrap_or_else(PoisonError::into_inner) = defaults;
     }
 
     /// Refuses settings that send spans where this server may not; where none are sent, nothing is refused.

@@ -32,7 +32,8 @@ impl Place {
     ) -> anyhow::Result<T> {
         let (data_dir, file) = session.place()?;
         let database = config::address(self.database.or(file))?;
-        let store = state::open(database.as_ref(), &data_dir, Durability::default())?;
+        // A server may promise that what is written survives a power cut. A command writes little and can always wait for that.
+        let store = state::open(database.as_ref(), &data_dir, Durability::PowerLoss)?;
         let runtime = runtime()?;
         runtime.block_on(async { work(state::gateway(store, Book::default()).await?).await })
     }

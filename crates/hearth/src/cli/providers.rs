@@ -120,7 +120,7 @@ pub(super) fn run(session: &Session, args: Args) -> anyhow::Result<()> {
     args.place.with(session, async |gateway| {
         gateway.seal_with(secrets);
         let found = gateway.gateway(account, id).await;
-        found.map_err(|error| anyhow::anyhow!("account {account}: {}", error.message))?;
+        let found = found.map_err(|error| anyhow::anyhow!("account {account}: {}", error.message))?;
         match args.command {
             Command::List { all } => {
                 let (set, missing) = of_settings(&settings.providers)?;
@@ -168,6 +168,7 @@ pub(super) fn run(session: &Session, args: Args) -> anyhow::Result<()> {
                 let caller = Caller {
                     account: account.as_str().into(),
                     gateway: id.as_str().into(),
+                    own_keys_only: found.settings.keys.byok_only,
                     ..Caller::default()
                 };
                 let (set, missing) = of_settings(&settings.providers)?;

@@ -28,8 +28,8 @@ use std::collections::HashSet;
 use std::io::{self, IsTerminal};
 use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use store::Store;
 use tokio::net::TcpListener;
@@ -76,7 +76,8 @@ async fn serve(
     let local = start_device(settings)?;
     let status = Arc::new(Health::new(Arc::clone(&local), &settings.models));
     let proxy = start_proxy(settings)?;
-    let reload = || reload(settings, &proxy, again);
+    let accounts = OnceLock::new();
+    let reload = || reload(settings, &proxy, accounts.get(), again);
     let mut stop = Stop::new(&reload).context("signals cannot be watched")?;
     let (ended, end) = tokio::sync::oneshot::channel::<()>();
     // The engines end their streams properly a little before connections are cut.
@@ -91,6 +92,9 @@ async fn serve(
     let store = open_state(settings)?;
     let kept = keep(settings, store.as_ref());
     let gateway = start_gateway(settings, store).await?;
+    if let Some(gateway) = &gateway {
+        accounts.get_or_init(|| gateway.clone());
+    }
     if !settings.listen.ip().is_loopback() && settings.api_key.is_none() {
         check_keys(settings.listen, gateway.as_ref()).await?;
     }
@@ -273,16 +277,27 @@ fn providers(settings: &Settings) -> anyhow::Result<Providers> {
     Ok(Providers::new(wishes)?)
 }
 
-/// Puts the providers of the settings file as it is now in the place of those before. Where the file cannot be used,
-/// what is goes on.
-fn reload(old: &Settings, proxy: &Proxy, again: &(dyn Fn() -> anyhow::Result<Settings> + Sync)) {
-    let read = again().and_then(|new| Ok((providers(&new)?, new)));
+/// Puts the providers of the settings file as it is now in the place of those before, and its prices, the room of the
+/// cache and what holds for logs. Where the file cannot be used, what is goes on.
+fn reload(
+    old: &Settings,
+    proxy: &Proxy,
+    gateway: Option<&Gateway>,
+    again: &(dyn Fn() -> anyhow::Result<Settings> + Sync),
+) {
+    let read = again().and_then(|new| Ok((providers(&new)?, state::prices(&new.prices)?, new)));
     match read {
-        Ok((providers, new)) => {
+        Ok((providers, prices, new)) => {
             proxy.replace(providers);
+            if let Some(gateway) = gateway {
+                gateway.set_prices(prices);
+                gateway.set_cache_size(new.cache_size.0);
+                gateway.logs().set_defaults(new.logs.defaults());
+            }
             style::say(&format!("read the settings again; {} providers are set", new.providers.len()));
-            if (Settings { providers: old.providers.clone(), ..new }) != *old {
-                style::warn("settings other than providers have changed; they hold from the next start on");
+            let others = old.needs_restart(&new);
+            if !others.is_empty() {
+                style::warn(&format!("{} changed, and will hold from the next start on", others.join(", ")));
             }
         }
         Err(error) => style::warn(&format!("the settings stay as they were: {error:#}")),

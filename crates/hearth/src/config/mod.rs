@@ -317,6 +317,66 @@ impl Settings {
     }
 }
 
+impl Settings {
+    /// The keys of what differs and holds from a start on only; what can be changed while a server runs is none of them.
+    #[must_use]
+    pub fn needs_restart(&self, new: &Self) -> Vec<&'static str> {
+        // Each setting is either compared here or taken over by `hearth serve` when it reads them again.
+        let Self {
+            models,
+            listen,
+            api_key,
+            threads,
+            context,
+            kv_memory,
+            kv_type,
+            quantize,
+            packed_weights,
+            queue,
+            step_tokens,
+            step_time,
+            speculation,
+            shutdown_limit,
+            responses_retention,
+            responses_size,
+            database,
+            durability,
+            prices: _,
+            cache_size: _,
+            guardrail_judge,
+            providers: _,
+            reach,
+            logs,
+            data_dir,
+        } = self;
+        let same = [
+            ("models", *models == new.models),
+            ("listen", *listen == new.listen),
+            ("api-key", *api_key == new.api_key),
+            ("threads", *threads == new.threads),
+            ("context", *context == new.context),
+            ("kv-memory", *kv_memory == new.kv_memory),
+            ("kv-type", *kv_type == new.kv_type),
+            ("quantize", *quantize == new.quantize),
+            ("packed-weights", *packed_weights == new.packed_weights),
+            ("queue", *queue == new.queue),
+            ("step-tokens", *step_tokens == new.step_tokens),
+            ("step-time", *step_time == new.step_time),
+            ("speculation", *speculation == new.speculation),
+            ("shutdown-limit", *shutdown_limit == new.shutdown_limit),
+            ("responses-retention", *responses_retention == new.responses_retention),
+            ("responses-size", *responses_size == new.responses_size),
+            ("database", *database == new.database),
+            ("durability", *durability == new.durability),
+            ("guardrail-judge", *guardrail_judge == new.guardrail_judge),
+            ("private-providers", *reach == new.reach),
+            ("logs.collectors", logs.collectors == new.logs.collectors),
+            ("data-dir", *data_dir == new.data_dir),
+        ];
+        same.into_iter().filter(|(_, same)| !same).map(|(key, _)| key).collect()
+    }
+}
+
 /// Where a database is, when one is named.
 ///
 /// # Errors
