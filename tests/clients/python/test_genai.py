@@ -4,6 +4,7 @@ import json
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+import anthropic
 import openai
 import pytest
 from google import genai
@@ -126,6 +127,14 @@ def test_the_sdks_own_loop_of_calls_ends(client):
 def test_counting_and_embedding_pass(client):
     assert client.models.count_tokens(model=MODEL, contents="a").total_tokens == 7
     assert client.models.embed_content(model="gemini-embedding-001", contents="a").embeddings[0].values == [0.5, 0.25]
+
+
+def test_anthropics_sdk_counts_there(front):
+    client = anthropic.Anthropic(base_url=front.base, api_key="unused", max_retries=0)
+    counted = client.messages.count_tokens(model=f"google-ai-studio/{MODEL}", messages=[{"role": "user", "content": "a"}])
+    assert counted.input_tokens == 7
+    asked = json.loads(Gemini.seen[-1][2])["generateContentRequest"]
+    assert asked["contents"] == [{"role": "user", "parts": [{"text": "a"}]}]
 
 
 def test_a_refusal_is_the_sdks_exception(client):

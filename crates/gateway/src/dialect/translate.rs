@@ -2,7 +2,7 @@
 //! who reads the answer. One arm for each dialect.
 
 use super::Dialect;
-use crate::provider::Configured;
+use crate::provider::{Configured, Place};
 use bytes::Bytes;
 use memchr::memmem;
 use protocol::{AnswerReader, Error, ErrorKind, GenerateRequest, anthropic, bedrock, gemini, openai};
@@ -52,6 +52,44 @@ impl Dialect {
             return Err(Error::invalid("messages", message));
         }
         Ok(body.into())
+    }
+
+    /// Writes a request to count a prompt's tokens, as the body that goes to a provider of this dialect.
+    ///
+    /// # Errors
+    /// When the request holds what the dialect has no words for.
+    ///
+    /// # Panics
+    /// For a dialect in which nobody counts what was asked in another.
+    pub fn write_count(
+        self,
+        provider: &Configured,
+        model: &str,
+        request: &GenerateRequest,
+    ) -> Result<Bytes, Error> {
+        let body = match self {
+            Self::OpenAi => openai::upstream::write_count(request, model)?,
+            Self::Gemini => gemini::upstream::write_count(request, model, provider.place == Place::Vertex)?,
+            Self::Bedrock => bedrock::upstream::write_count(request, model)?,
+            Self::Anthropic | Self::Cohere | Self::Other => unreachable!("nobody counts so: {self:?}"),
+        };
+        Ok(body.into())
+    }
+
+    /// Reads the tokens that were counted.
+    ///
+    /// # Errors
+    /// When the answer tells none.
+    ///
+    /// # Panics
+    /// As [`Dialect::write_count`].
+    pub fn read_count(self, body: &[u8]) -> Result<u32, Error> {
+        match self {
+            Self::OpenAi => openai::upstream::read_count(body),
+            Self::Gemini => gemini::upstream::read_count(body),
+            Self::Bedrock => bedrock::upstream::read_count(body),
+            Self::Anthropic | Self::Cohere | Self::Other => unreachable!("nobody counts so: {self:?}"),
+        }
     }
 
     /// What reads the answer to such a request.

@@ -169,7 +169,7 @@ pub struct Configured {
     wishes: Wishes,
     /// Whether it keeps nothing of what it is sent: an engine of one's own, or one that an operator says so of.
     pub zero_retention: bool,
-    place: Place,
+    pub(crate) place: Place,
     door: Option<&'static str>,
     region: Option<String>,
     project: Option<String>,

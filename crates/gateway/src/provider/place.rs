@@ -80,6 +80,9 @@ const VERTEX_ANTHROPIC: (&str, &str) = ("anthropic_version", "\"vertex-2023-10-1
 /// What stands for Vertex AI's version where a path begins with a publisher.
 const VERTEX_VERSION: &str = "v1";
 
+/// Paths that count tokens, of Anthropic's API and of OpenAI's.
+const COUNTING: [&str; 2] = ["messages/count_tokens", "responses/input_tokens"];
+
 /// Bedrock's services that AI Gateway's paths name.
 const BEDROCK: &[&str] = &["bedrock-runtime", "bedrock-agent-runtime", "bedrock"];
 
@@ -236,7 +239,7 @@ impl Configured {
         let mut asked = Asked { dialect: None, model: None, counts: false };
         match self.place {
             Place::Base => {
-                asked.counts = path.ends_with("messages/count_tokens");
+                asked.counts = COUNTING.iter().any(|counting| path.ends_with(counting));
                 // Replicate's official models are asked in the path.
                 let named =
                     path.split_once("models/").and_then(|(_, rest)| rest.strip_suffix("/predictions"));
@@ -275,7 +278,9 @@ impl Configured {
                 asked.model = segments.next().map(|name| decoded(name).into_owned());
                 // Only whole answers of a model's own are bare; streamed they stand in Bedrock's events.
                 let claude = asked.model.as_ref().is_some_and(|model| model.contains("anthropic."));
-                asked.dialect = match segments.next() {
+                let verb = segments.next();
+                asked.counts = verb == Some("count-tokens");
+                asked.dialect = match verb {
                     Some("invoke") if claude => Some(Dialect::Anthropic),
                     _ if path.contains("openai/v1/") => Some(Dialect::OpenAi),
                     _ => Some(Dialect::Bedrock),
@@ -374,6 +379,37 @@ impl Configured {
                 let path = format!("model/{}/{verb}", encoded(model));
                 (dialect == Dialect::Bedrock).then(|| plain(path))
             }
+        }
+    }
+
+    /// How the tokens of a prompt for a model are counted, and in which dialect; nothing where the provider does not count
+    /// them.
+    #[must_use]
+    pub fn counting(&self, model: &str) -> Option<(Dialect, Way)> {
+        let way =
+            |path: String, model: &str| Way { path, query: None, model: model.to_owned(), instead: None };
+        match self.place {
+            Place::Base if self.dialect == Dialect::Anthropic || self.messages => {
+                Some((Dialect::Anthropic, way(COUNTING[0].to_owned(), model)))
+            }
+            // OpenAI alone; who speaks its dialect does not count.
+            Place::Base if self.speaker.openai => Some((Dialect::OpenAi, way(COUNTING[1].to_owned(), model))),
+            Place::Gemini => {
+                let path = format!("v1beta/models/{}:countTokens", encoded(model));
+                Some((Dialect::Gemini, way(path, model)))
+            }
+            Place::Vertex => match vertex_model(model) {
+                ("google", name) => {
+                    let path = format!("publishers/google/models/{}:countTokens", encoded(name));
+                    Some((Dialect::Gemini, way(path, name)))
+                }
+                _ => None,
+            },
+            Place::Bedrock => {
+                let path = format!("model/{}/count-tokens", encoded(model));
+                Some((Dialect::Bedrock, way(path, model)))
+            }
+            Place::Base | Place::Azure => None,
         }
     }
 }

@@ -47,7 +47,8 @@ fn gemini_names_the_model_in_the_path() {
     assert_eq!(asked(&studio, path), (Some(Dialect::Gemini), Some("gemini-2.5-flash".to_owned())));
     assert_eq!(asked(&studio, "v1beta/openai/chat/completions"), (Some(Dialect::OpenAi), None));
     assert_eq!(asked(&studio, "v1beta/models"), (None, None));
-    assert!(studio.asked("v1beta/models/g:countTokens").counts);
+    let (dialect, way) = studio.counting("g").unwrap();
+    assert_eq!((dialect, way.path.as_str()), (Dialect::Gemini, "v1beta/models/g:countTokens"));
     let way = studio.way(Dialect::Gemini, "", "gemini-2.5-flash", true).unwrap();
     assert_eq!(way.path, "v1beta/models/gemini-2.5-flash:streamGenerateContent");
     assert_eq!(way.query.as_deref(), Some("alt=sse"));
@@ -205,4 +206,18 @@ fn the_list_of_models_is_where_each_provider_has_it() {
     ] {
         assert_eq!(of(slug, wishes).as_deref(), expected, "{slug}");
     }
+}
+
+/// What counts tokens costs nothing, and is entered nowhere.
+#[test]
+fn who_counts_tokens_is_asked_where_that_is_known_as_counting() {
+    let mut counting = Vec::new();
+    for provider in super::super::PROVIDERS {
+        let wishes = Wishes { base_url: Some("http://127.0.0.1:1/v1".to_owned()), ..Wishes::default() };
+        let provider = configured(provider.slug, wishes);
+        let Some((_, way)) = provider.counting("claude/x") else { continue };
+        assert!(provider.asked(&way.path).counts, "{}", way.path);
+        counting.push(provider.slug.to_string());
+    }
+    assert_eq!(counting, ["openai", "anthropic", "google-ai-studio", "aws-bedrock", "hearth"]);
 }

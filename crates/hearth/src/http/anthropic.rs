@@ -5,7 +5,7 @@ use super::body::read;
 use super::openai::{located, placed, session};
 use super::providers::{Task, divert};
 use super::refusal::{Answered, Dialect, json};
-use super::{App, fresh_id, openai, sse};
+use super::{App, counting, fresh_id, openai, sse};
 use axum::Extension;
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{Path, Query, Request, State};
@@ -43,7 +43,10 @@ pub(super) async fn messages(State(app): State<Arc<App>>, request: Request) -> A
 
 /// `POST /v1/messages/count_tokens`.
 pub(super) async fn count_tokens(State(app): State<Arc<App>>, request: Request) -> Answered {
-    let (_, body) = read(&app, request).await?;
+    let (asking, body) = read(&app, request).await?;
+    if let Some(answer) = counting::divert(&app, &asking, &body).await? {
+        return Ok(answer);
+    }
     let MessagesRequest { request, layout, .. } = body.parse(anthropic::parse_count).await?;
     let tokens = app.backend.count(request).await;
     let tokens = tokens.map_err(|error| layout.locate(located(error, "messages")))?;

@@ -9,6 +9,7 @@ mod billing;
 mod binding;
 mod body;
 mod bound;
+mod counting;
 mod custom_providers;
 mod dispatch;
 mod front;

@@ -177,7 +177,7 @@ fn wants_proofs(provider: &Configured, task: Option<Task>) -> bool {
 /// Who may answer, each with the name by which it knows the model.
 type Offers = Vec<(Arc<Configured>, String)>;
 
-fn proxy(app: &App) -> Result<&Proxy, Error> {
+pub(super) fn proxy(app: &App) -> Result<&Proxy, Error> {
     app.config.proxy.as_deref().ok_or_else(|| Error::new(ErrorKind::Internal, "Nobody asks providers here"))
 }
 
@@ -373,7 +373,7 @@ fn is_json(headers: &HeaderMap, body: &[u8]) -> bool {
 }
 
 /// Where a request goes.
-struct Aim<'a> {
+pub(super) struct Aim<'a> {
     provider: Arc<Configured>,
     /// What is spoken there.
     dialect: Dialect,
@@ -390,7 +390,7 @@ struct Aim<'a> {
 
 impl<'a> Aim<'a> {
     /// At a model by its name.
-    fn by_name(provider: Arc<Configured>, way: &'a Way, task: Task, written: &'a str) -> Self {
+    pub(super) fn by_name(provider: Arc<Configured>, way: &'a Way, task: Task, written: &'a str) -> Self {
         Self {
             provider,
             dialect: task.dialect(),
@@ -405,7 +405,7 @@ impl<'a> Aim<'a> {
 }
 
 /// One who may answer, with the body edited for it.
-fn target(aim: Aim<'_>, bytes: &Bytes, found: Option<&Scan>) -> Result<Target, Error> {
+pub(super) fn target(aim: Aim<'_>, bytes: &Bytes, found: Option<&Scan>) -> Result<Target, Error> {
     let Aim { provider, dialect, task, path, query, written, model, instead } = aim;
     let not_there = || Error::new(ErrorKind::RouteNotFound, "This path cannot be sent to a provider");
     let url = provider.url(path, query).ok_or_else(not_there)?;
@@ -470,7 +470,12 @@ fn key_of(app: &App, asking: &Head) -> KeyOf {
     if keyed { KeyOf::Client } else { KeyOf::Settings }
 }
 
-async fn call(app: &App, asking: &Head, method: Method, targets: Vec<Target>) -> Result<Call, Error> {
+pub(super) async fn call(
+    app: &App,
+    asking: &Head,
+    method: Method,
+    targets: Vec<Target>,
+) -> Result<Call, Error> {
     Ok(Call {
         policy: policy(app, asking).await?,
         method,
@@ -481,7 +486,7 @@ async fn call(app: &App, asking: &Head, method: Method, targets: Vec<Target>) ->
     })
 }
 
-async fn ask(
+pub(super) async fn ask(
     app: &App,
     proxy: &Proxy,
     asking: &Head,

@@ -97,6 +97,13 @@ pub fn broken_off() -> Error {
     Error::new(ErrorKind::Upstream, "its answer broke off")
 }
 
+/// Tokens that a provider counted, where they stand in a member of its answer.
+pub(crate) fn counted(body: &[u8], name: &str) -> Result<u32, Error> {
+    let told: Value = serde_json::from_slice(body).map_err(unreadable)?;
+    let tokens = told[name].as_u64().and_then(|tokens| u32::try_from(tokens).ok());
+    tokens.ok_or_else(|| unreadable(format_args!("it has no {name}")))
+}
+
 /// An object, whatever else stands there counting as an empty one.
 pub(crate) fn object(value: &Value) -> Map<String, Value> {
     value.as_object().cloned().unwrap_or_default()

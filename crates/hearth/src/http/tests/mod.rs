@@ -4,6 +4,7 @@
 
 mod anthropic;
 mod binding;
+mod counting;
 mod cut;
 mod dialects;
 mod dlp;

@@ -139,3 +139,13 @@ fn what_is_no_answer_is_an_error() {
     reader.event(Some("contentBlockDelta"), r#"{"contentBlockIndex":0,"delta":{"text":"a"}}"#).unwrap();
     assert!(reader.end().is_err());
 }
+
+#[test]
+fn counting_asks_with_the_prompt_alone() {
+    let body = json!({"model": "m", "messages": [{"role": "user", "content": "a"}], "max_tokens": 5});
+    let counted: Value = serde_json::from_str(&write_count(&asked(&body), CLAUDE).unwrap()).unwrap();
+    let messages = json!([{"role": "user", "content": [{"text": "a"}]}]);
+    assert_eq!(counted, json!({"input": {"converse": {"messages": messages}}}));
+    assert_eq!(read_count(br#"{"inputTokens":7}"#).unwrap(), 7);
+    assert!(read_count(b"{}").is_err());
+}

@@ -231,3 +231,20 @@ fn what_is_no_answer_is_an_error() {
     reader.event(None, r#"{"candidates":[{"content":{"parts":[{"text":"a"}]}}]}"#).unwrap();
     assert!(reader.end().is_err());
 }
+
+#[test]
+fn counting_asks_with_the_prompt_as_each_of_googles_services_takes_it() {
+    let body = json!({"model": "m", "messages": [{"role": "user", "content": "a"}],
+        "tools": [{"type": "function", "function": {"name": "f"}}], "tool_choice": "required"});
+    let request = asked(&body);
+    let count = |of_vertex| -> Value {
+        serde_json::from_str(&write_count(&request, "gemini-2.5-flash", of_vertex).unwrap()).unwrap()
+    };
+    let contents = json!([{"role": "user", "parts": [{"text": "a"}]}]);
+    let whole = &count(false)["generateContentRequest"];
+    assert_eq!((&whole["model"], &whole["contents"]), (&json!("models/gemini-2.5-flash"), &contents));
+    assert!(whole["toolConfig"].is_object());
+    assert_eq!(count(true), json!({"contents": contents, "tools": whole["tools"]}));
+    assert_eq!(read_count(br#"{"totalTokens":7}"#).unwrap(), 7);
+    assert!(read_count(b"{}").is_err());
+}

@@ -3,10 +3,12 @@
 //! Many speak this dialect, and no two alike; what a request may hold for one is its [`Speaker`]. Answers are read
 //! in all their forms at once: usage in any chunk, thoughts under either name, a call in one chunk or in many.
 
+mod count;
 mod embeddings;
 mod reader;
 mod request;
 
+pub use count::{read_count, write_count};
 pub use embeddings::{read_embeddings, write_embeddings};
 pub use reader::Reader;
 pub use request::write;
