@@ -46,6 +46,8 @@ pub struct Caller {
     pub zdr: bool,
     /// Whether keys of providers that the server has are not for this request (`byok_only`).
     pub own_keys_only: bool,
+    /// What a limit of the key's that only reports would have refused it for: requests or tokens.
+    pub over: Option<&'static str>,
     /// Where the ledger tells what becomes of the request, for those around its handler.
     pub outcome: Option<Outcome>,
     /// The number of the first provider that is asked, where others were asked for the same request before.
@@ -81,6 +83,7 @@ impl Default for Caller {
             trace: None,
             zdr: false,
             own_keys_only: false,
+            over: None,
             outcome: None,
             step: 0,
         }

@@ -163,14 +163,16 @@ fn read(work: &Work<'_>, known: Option<i64>) -> Result<Option<Directory>, store:
         directory.accounts.insert(account.id.clone(), account);
     }
     let mut tokens = HashMap::new();
-    for row in work.query("SELECT key_id, tokens_per_minute FROM policy_keys", &[])? {
-        if let Some(limit) = row.optional_integer(1)? {
-            tokens.insert(row.text(0)?.to_owned(), u32::try_from(limit).unwrap_or(u32::MAX));
-        }
+    for row in work.query("SELECT key_id, tokens_per_minute, shadow FROM policy_keys", &[])? {
+        let limit = row.optional_integer(1)?.map(|limit| u32::try_from(limit).unwrap_or(u32::MAX));
+        tokens.insert(row.text(0)?.to_owned(), (limit, row.integer(2)? != 0));
     }
     for row in work.query(&format!("SELECT {} FROM gateway_keys", key::COLUMNS), &[])? {
         let mut key = key::read(&row)?;
-        key.limits.tokens_per_minute = tokens.get(&*key.id.0).copied();
+        if let Some((limit, shadow)) = tokens.get(&*key.id.0).copied() {
+            key.limits.tokens_per_minute = limit;
+            key.limits.shadow = shadow;
+        }
         let key = Arc::new(key);
         directory.secrets.insert(row.text(11)?.to_owned(), (Arc::clone(&key), None));
         if let (Some(old), Some(until)) = (row.optional_text(12)?, row.optional_integer(13)?) {

@@ -90,6 +90,8 @@ pub struct Limits {
     pub tokens_per_minute: Option<u32>,
     /// Money.
     pub budget: Option<Budget>,
+    /// Whether a request beyond those of a minute is only reported.
+    pub shadow: bool,
 }
 
 /// What is known of a key.
@@ -187,6 +189,7 @@ pub(crate) fn read(row: &Row) -> Result<Key, store::Error> {
             requests_per_minute: time(8)?.map(|limit| u32::try_from(limit).unwrap_or(u32::MAX)),
             tokens_per_minute: None,
             budget,
+            shadow: false,
         },
     })
 }
@@ -258,9 +261,11 @@ impl Gateway {
                     Value::Null,
                 ],
             )?;
-            if let Some(limit) = kept.limits.tokens_per_minute {
-                let sql = "INSERT INTO policy_keys (key_id, tokens_per_minute) VALUES (?1, ?2)";
-                work.execute(sql, &[(&*kept.id.0).into(), i64::from(limit).into()])?;
+            let Limits { tokens_per_minute, shadow, .. } = kept.limits;
+            if tokens_per_minute.is_some() || shadow {
+                let sql = "INSERT INTO policy_keys (key_id, tokens_per_minute, shadow) VALUES (?1, ?2, ?3)";
+                let tokens = tokens_per_minute.map(i64::from);
+                work.execute(sql, &[(&*kept.id.0).into(), tokens.into(), i64::from(shadow).into()])?;
             }
             changed(work)
         });

@@ -5,7 +5,7 @@
 
 use crate::Gateway;
 use crate::Usage;
-use crate::log::Outcome;
+use crate::log::{Finder, Outcome};
 use crate::price::Cost;
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -71,6 +71,8 @@ pub struct Metrics {
     models: Mutex<BTreeMap<(String, String), Model>>,
     first_byte: Histogram,
     whole: Histogram,
+    /// By the places of [`Finder::LIMITS`].
+    reported: [AtomicU64; Finder::LIMITS.len()],
 }
 
 // Writing to a string cannot fail.
@@ -127,6 +129,13 @@ impl Metrics {
         }
     }
 
+    /// Counts a request that a limit which only reports would have refused.
+    pub(crate) fn reported(&self, limit: Finder) {
+        if let Some(place) = Finder::LIMITS.iter().position(|(known, _)| *known == limit) {
+            self.reported[place].fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
     /// Counts a response that went out: the times to its first byte and to its end.
     pub(crate) fn answered(&self, first_byte: Duration, whole: Duration) {
         self.first_byte.add(first_byte);
@@ -172,6 +181,11 @@ impl Metrics {
         head(out, name, "Requests whose cost is not known.", "counter");
         for (place, model) in &models {
             let _ = writeln!(out, "{name}{{{}}} {}", labels(place), model.unpriced);
+        }
+        let name = "hearth_gateway_shadow_refusals_total";
+        head(out, name, "Requests that a limit which only reports would have refused.", "counter");
+        for ((_, limit), count) in Finder::LIMITS.iter().zip(&self.reported) {
+            let _ = writeln!(out, "{name}{{limit=\"{limit}\"}} {}", count.load(Ordering::Relaxed));
         }
         let name = "hearth_gateway_first_byte_seconds";
         self.first_byte.render(out, name, "Time from a request to the first byte of its answer.");

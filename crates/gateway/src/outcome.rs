@@ -29,8 +29,6 @@ pub struct Seen {
     pub usage: Option<Usage>,
     /// Whether the answer came from the cache.
     pub cached: bool,
-    /// What guardrails found, as `prompt` or `response` with the categories.
-    pub guardrails: Vec<(String, Vec<String>)>,
     /// The last entry: its id, its provider and its model.
     pub last: Option<(String, String, String)>,
     unpriced: bool,

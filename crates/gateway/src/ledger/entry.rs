@@ -4,16 +4,16 @@
 //! interrupted with what was seen. Until [`Entry::asked`] nobody was asked, and nothing is owed.
 
 use super::{Ledger, PATIENCE, PAUSES, REFUSALS};
-use crate::log::Outcome;
+use crate::log::{Finder, Finding, Outcome};
 use crate::metrics::CUSTOM;
 use crate::policy::Rule;
 use crate::policy::spend::{self, Hold};
 use crate::price::{Cost, CustomCost, Price};
-use crate::{Caller, Gateway, Usage, outcome, unavailable};
+use crate::{Action, Caller, Gateway, Usage, outcome, unavailable};
 use base::NanoUsd;
 use protocol::{Error, ErrorKind};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use store::{Value, Work};
 
@@ -70,6 +70,8 @@ struct Opened {
     values: Vec<Value>,
     metadata: Vec<(String, String)>,
     reserved: Vec<Reserved>,
+    /// Limits that only report and have no room, a bit for each of the reserved.
+    beyond: Arc<AtomicU64>,
 }
 
 /// What became of writing it.
@@ -115,13 +117,20 @@ impl Opened {
                 .map(|(name, value)| (name.to_owned(), value.to_string()))
                 .collect(),
             reserved,
+            beyond: Arc::default(),
         }
     }
 
     /// What has no room is found out before anything was changed, mostly: undoing that costs nothing.
     fn write(&self, work: &Work<'_>) -> Result<(), store::Error> {
         for (number, Reserved { hold, amount }) in self.reserved.iter().enumerate() {
-            if !hold.reserve(work, *amount)? {
+            if hold.reserve(work, *amount)? {
+                continue;
+            }
+            if hold.shadow.is_some() {
+                hold.reserve_beyond(work, *amount)?;
+                self.beyond.fetch_or(1 << (number % 64), Ordering::Relaxed);
+            } else {
                 return Err(store::Error::Undone(format!("{NO_ROOM}{number}")));
             }
         }
@@ -249,7 +258,7 @@ impl Ledger {
         let worst = opening.worst();
         let reserved = reserve(holds, &opening, worst)?;
         let opened = Opened::of(&opening, &running.process, created, worst, reserved.clone());
-        let must = opening.caller.key.is_some() || !reserved.is_empty();
+        let must = opening.caller.key.is_some() || reserved.iter().any(|kept| kept.hold.shadow.is_none());
         // From here on, whoever stops waiting leaves an entry that interrupts itself.
         let mut entry = Entry {
             ledger: self.clone(),
@@ -262,7 +271,7 @@ impl Ledger {
             own,
             ended: false,
         };
-        let again = opened.clone();
+        let (again, beyond) = (opened.clone(), Arc::clone(&opened.beyond));
         let write = self.0.store.write(move |work| opened.write(work));
         let written = if must {
             write.await
@@ -272,6 +281,7 @@ impl Ledger {
         match Opened::outcome(written) {
             Ok(Written::New | Written::Again) => {
                 entry.begin();
+                entry.report(beyond.load(Ordering::Relaxed));
                 Ok(entry)
             }
             Ok(Written::NoRoom(number)) => {
@@ -304,7 +314,12 @@ impl Ledger {
 
 /// What is set aside for a request.
 fn reserve(holds: Vec<Hold>, opening: &Opening, worst: Option<NanoUsd>) -> Result<Vec<Reserved>, Error> {
-    let Some(first) = holds.first() else { return Ok(Vec::new()) };
+    let Some(first) = holds.iter().find(|hold| hold.shadow.is_none()) else {
+        // Those that only report count what can be counted.
+        let amount = worst.map(|worst| worst.0);
+        let kept = holds.into_iter().filter_map(|hold| Some(Reserved { hold, amount: amount? }));
+        return Ok(kept.collect());
+    };
     // Who may name the cost could spend without end.
     if opening.caller.custom_cost.is_some() {
         let message = format!("{}, so requests cannot say what they cost", first.whose);
@@ -339,6 +354,19 @@ impl Entry {
         }
         if let Some(outcome) = &caller.outcome {
             outcome.opened(request, provider, model);
+        }
+    }
+
+    /// Tells which limits that only report had no room; a bit for each that is reserved.
+    fn report(&self, beyond: u64) {
+        if beyond == 0 {
+            return;
+        }
+        let rules = self.reserved.iter().enumerate().filter(|(number, _)| beyond >> (number % 64) & 1 == 1);
+        let names: Vec<String> = rules.filter_map(|(_, kept)| kept.hold.shadow.clone()).collect();
+        self.ledger.0.metrics.reported(Finder::Spend);
+        if let Some(trace) = &self.opening.caller.trace {
+            trace.found(Finding { by: Finder::Spend, action: Action::Flag, names });
         }
     }
 

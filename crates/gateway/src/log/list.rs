@@ -84,6 +84,7 @@ const KEYS: &[(&str, &str, Kind)] = &[
     ("wholesale", "", Kind::Never),
     ("compatibilityMode", "logs.compatibility", Kind::Flag),
     ("dlp_action", "logs.dlp_action", Kind::Text),
+    ("findings", "logs.findings", Kind::Text),
     ("user_agent", "logs.user_agent", Kind::Text),
     ("status_code", "logs.status", Kind::Number),
     ("path", "logs.path", Kind::Text),

@@ -10,6 +10,7 @@
 //! Not here: what is owed (`ledger`), and HTTP.
 
 mod capture;
+mod finding;
 mod list;
 mod otel;
 mod protobuf;
@@ -19,6 +20,7 @@ pub(crate) mod redact;
 mod trace;
 mod writer;
 
+pub use finding::{Finder, Finding};
 pub use list::{Direction, Query, Totals};
 pub use otel::{Allowed, ContentType, Endpoint, Endpoints};
 pub use record::{Head, Record};
@@ -39,8 +41,10 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 /// The tables.
-pub const TABLES: Part =
-    Part { name: "gateway_logs", steps: &[include_str!("tables_1.sql"), include_str!("tables_2.sql")] };
+pub const TABLES: Part = Part {
+    name: "gateway_logs",
+    steps: &[include_str!("tables_1.sql"), include_str!("tables_2.sql"), include_str!("tables_3.sql")],
+};
 
 /// Records that may wait for the store.
 const QUEUE: usize = 8192;

@@ -1,6 +1,7 @@
 //! One log: its fields, as the store keeps them and as AI Gateway's clients read them.
 
 use super::capture::Payload;
+use super::finding::Finding;
 use crate::{Action, KeyId, Metadata};
 use base::NanoUsd;
 use serde_json::{Map, Value, json};
@@ -75,6 +76,8 @@ pub struct Record {
     pub compatibility: bool,
     /// What was done where data was found that may not pass.
     pub dlp_action: Option<Action>,
+    /// What guardrails found, and limits that only report.
+    pub findings: Vec<Finding>,
     /// Why there was no answer.
     pub error: Option<String>,
     /// A person's judgement: -1 or 1.
@@ -132,7 +135,7 @@ impl Pending {
 }
 
 /// The columns, in the order of [`Record::values`] and [`Record::read`].
-pub(super) const COLUMNS: [&str; 37] = [
+pub(super) const COLUMNS: [&str; 38] = [
     "id",
     "account",
     "gateway",
@@ -170,6 +173,7 @@ pub(super) const COLUMNS: [&str; 37] = [
     "feedback",
     "score",
     "dlp_action",
+    "findings",
 ];
 
 /// A text that both databases take.
@@ -188,7 +192,7 @@ impl Record {
         self.status < 400
     }
 
-    pub(super) fn values(&self) -> [store::Value; 37] {
+    pub(super) fn values(&self) -> [store::Value; 38] {
         let text = |text: &str| store::Value::from(clean(text));
         let maybe = |text: &Option<String>| store::Value::from(text.as_deref().map(clean));
         let flag = |flag: bool| store::Value::from(i64::from(flag));
@@ -231,6 +235,7 @@ impl Record {
             self.feedback.into(),
             self.score.map(|score| json!(score).to_string()).into(),
             self.dlp_action.map(Action::name).into(),
+            (!self.findings.is_empty()).then(|| clean(&json!(self.findings).to_string())).into(),
         ]
     }
 
@@ -277,6 +282,10 @@ impl Record {
             feedback: row.optional_integer(34)?,
             score: row.optional_text(35)?.and_then(|score| score.parse().ok()),
             dlp_action: row.optional_text(36)?.and_then(Action::named),
+            findings: row
+                .optional_text(37)?
+                .and_then(|json| serde_json::from_str(json).ok())
+                .unwrap_or_default(),
             metadata: Vec::new(),
         })
     }
@@ -300,7 +309,8 @@ impl Record {
             "response_head": self.response_head.text, "response_head_complete": self.response_head.complete,
             "user_agent": self.user_agent, "key_id": self.key.as_ref().map(|key| &*key.0),
             "gateway": self.gateway, "event_id": self.event_id, "authentication": self.authentication,
-            "compatibilityMode": self.compatibility, "wholesale": false, "dlp_action": self.dlp_action, "error": self.error,
+            "compatibilityMode": self.compatibility, "wholesale": false, "dlp_action": self.dlp_action,
+            "findings": self.findings, "error": self.error,
             "feedback": self.feedback, "score": self.score,
         })
     }

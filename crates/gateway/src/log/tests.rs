@@ -159,6 +159,7 @@ fn record(id: &str, created: u64) -> Record {
         authentication: true,
         compatibility: false,
         dlp_action: None,
+        findings: Vec::new(),
         error: None,
         feedback: None,
         score: None,
@@ -571,4 +572,84 @@ async fn records_that_wait_when_the_process_ends_are_written_first() {
     assert_eq!(fixture.rows("gateway_logs").await, 200);
     fixture.push(record("late", 1), PLENTY);
     assert_eq!(fixture.gateway.logs().waiting(), 0);
+}
+
+/// Metadata is what callers write to find their requests by, and holds the names and addresses of their users all the same.
+#[tokio::test]
+async fn metadata_is_redacted_as_payloads_are() {
+    let test = "metadata_is_redacted";
+    for fixture in Fixture::both(test, Defaults::default()).await {
+        let json = r#"{"team":"red","user":"ada@example.com","password":"x","n":1,"ada@example.com":"y"}"#;
+        for (redacted, expected) in [
+            (true, ["y", "1", "[secret]", "red", "[email]"]),
+            (false, ["y", "1", "x", "red", "ada@example.com"]),
+        ] {
+            fixture.set(json!({"log_redaction": redacted})).await;
+            let named = fixture.gateway.gateway(DEFAULT, DEFAULT).await.unwrap();
+            let caller = Caller { metadata: Metadata::parse(json), ..Caller::default() };
+            fixture.gateway.logs().trace(&caller, &named, Asked::default()).ended(false);
+            fixture.clock.advance(Duration::from_secs(1));
+            let log = fixture.all().await.pop().unwrap();
+            let text = |value: &Value| value.as_str().map_or(value.to_string(), str::to_owned);
+            let shown: Vec<String> = log.metadata.iter().map(|(_, value)| text(value)).collect();
+            assert_eq!(shown, expected, "{redacted}");
+        }
+    }
+}
+
+/// A rule of what may be spent that only reports: nobody is refused, also where the cost cannot be known.
+#[tokio::test]
+async fn what_is_beyond_a_spend_limit_that_only_reports_passes_and_is_found_in_the_logs() {
+    for fixture in Fixture::both("a_spend_limit_that_only_reports", Defaults::default()).await {
+        let rule = |id: &str, shadow: bool, limit: f64| json!({"id": id, "limit": limit, "limitType": "cost", "window": 86_400, "shadow": shadow});
+        let limits = |rules: Vec<Value>| json!({"spend_limits": {"enabled": true, "rules": rules}});
+        fixture.set(limits(vec![rule("wide", true, 1000.0), rule("tight", true, 0.000_001)])).await;
+        fixture.clock.advance(Duration::from_secs(1));
+        let ask = async |id: &str, price: Option<crate::price::Price>| {
+            let trace = fixture.trace(Asked::default()).await;
+            let opening = Opening {
+                request: id.to_owned(),
+                caller: Caller { trace: Some(trace.clone()), ..Caller::default() },
+                provider: "openai".to_owned(),
+                model: "m".to_owned(),
+                price,
+                most: Some((100, 100)),
+            };
+            let entered = fixture.gateway.enter(opening).await;
+            let entered = entered.map(|mut entry| {
+                entry.asked();
+                entry
+            });
+            if let Ok(entry) = entered {
+                entry.settle(Some(USAGE)).await;
+                trace.answered(Answered { status: 200, ..Answered::default() });
+                trace.ended(false);
+                return true;
+            }
+            false
+        };
+        let dollar = Some(base::NanoUsd(1_000_000_000));
+        let rates =
+            crate::price::Rates { input: dollar, cached_input: dollar, output: dollar, ..Default::default() };
+        let price = crate::price::Price { rates, ..Default::default() };
+        assert!(
+            ask("a", Some(price.clone())).await
+                && ask("b", None).await
+                && ask("c", Some(price.clone())).await
+        );
+        let found =
+            Finding { by: Finder::Spend, action: crate::Action::Flag, names: vec!["tight".to_owned()] };
+        let shown: Vec<_> = fixture.all().await.into_iter().map(|log| (log.id, log.findings)).collect();
+        let expected = [("a", vec![found.clone()]), ("b", Vec::new()), ("c", vec![found])]
+            .map(|(id, found)| (id.to_owned(), found));
+        assert_eq!(shown, expected);
+        assert_eq!(fixture.ids(&[("findings", "contains", &["tight"])]).await, "a c");
+        assert_eq!(fixture.ids(&[("findings", "eq", &["null"])]).await, "b");
+        let metrics = fixture.gateway.metrics();
+        assert!(metrics.contains("hearth_gateway_shadow_refusals_total{limit=\"spend\"} 2\n"), "{metrics}");
+        // What was spent is counted, so that the same limit holds at once when it is to.
+        fixture.set(limits(vec![rule("tight", false, 0.000_001)])).await;
+        fixture.clock.advance(Duration::from_secs(1));
+        assert!(!ask("d", Some(price)).await);
+    }
 }

@@ -10,13 +10,15 @@
 //! it is over.
 
 use super::capture::Capture;
+use super::finding::{Finding, MOST};
 use super::otel::{Endpoint, Span};
 use super::record::{Keep, Pending, Record, entries};
 use super::redact::redacted;
-use super::{Head, Logs};
+use super::{Head, Logs, redact};
 use crate::price::Cost;
 use crate::{Action, Caller, KeyId, Metadata, Named, Usage};
 use bytes::Bytes;
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -112,6 +114,7 @@ struct State {
     response: Capture,
     /// What was done about data that may not pass.
     dlp: Option<Action>,
+    findings: Vec<Finding>,
     /// Whether the response's part was logged.
     logged: bool,
 }
@@ -211,6 +214,7 @@ impl Logs {
                 request: Capture::new(&self.0.room, limit),
                 response: Capture::new(&self.0.room, limit),
                 dlp: None,
+                findings: Vec::new(),
                 logged: false,
             }),
             logs: self.clone(),
@@ -275,6 +279,14 @@ impl Trace {
     /// Data was found that may not pass, and this was done.
     pub fn found_data(&self, action: Action) {
         self.state().dlp = Some(action);
+    }
+
+    /// Something was found out about the request.
+    pub fn found(&self, finding: Finding) {
+        let mut state = self.state();
+        if state.findings.len() < MOST {
+            state.findings.push(finding);
+        }
     }
 
     /// The next piece of the response's body.
@@ -402,6 +414,7 @@ impl Trace {
             authentication: self.0.key.is_some(),
             compatibility: asked.compatibility,
             dlp_action: state.dlp,
+            findings: state.findings.clone(),
             error: answered.error,
             feedback: None,
             score: None,
@@ -440,7 +453,13 @@ impl Trace {
     }
 
     fn push(&self, state: &mut State, record: Record, answers: bool) {
-        let span = (!self.0.export.is_empty()).then(|| Span::of(&record, self.0.asked.parent.as_deref()));
+        let span = (!self.0.export.is_empty()).then(|| {
+            let mut shown = Cow::Borrowed(&record);
+            if self.0.redact && !record.metadata.is_empty() {
+                redact::redact_metadata(&mut shown.to_mut().metadata);
+            }
+            Span::of(&shown, self.0.asked.parent.as_deref())
+        });
         if let Some(span) = span {
             self.0.logs.0.exporter.push(&self.0.export, span);
         }

@@ -257,6 +257,9 @@ impl Rows {
                     i64::from(cut).into(),
                 ]);
             }
+            if redact {
+                redact::redact_metadata(&mut record.metadata);
+            }
             for (name, value) in &record.metadata {
                 rows.metadata.extend([
                     log.as_str().into(),

@@ -67,6 +67,7 @@ impl Billing {
                 limit: credit.0,
                 refusal,
                 whose,
+                shadow: None,
             });
         }
         if let Some(limit) = self.limit {
@@ -108,6 +109,7 @@ impl SpendingLimit {
             limit: self.amount.0,
             refusal,
             whose: "This account has a spending limit",
+            shadow: None,
         }
     }
 }

@@ -15,4 +15,5 @@ pub use rate::{Refused, Rule, Technique};
 use store::Part;
 
 /// The tables.
-pub const TABLES: Part = Part { name: "policy", steps: &[include_str!("tables_1.sql")] };
+pub const TABLES: Part =
+    Part { name: "policy", steps: &[include_str!("tables_1.sql"), include_str!("tables_2.sql")] };

@@ -13,7 +13,8 @@
 //! store too, decides then.
 
 use crate::account::number;
-use crate::{Gateway, KeyId};
+use crate::log::Finder;
+use crate::{Gateway, KeyId, Limits};
 use protocol::{Error, ErrorKind};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -252,14 +253,29 @@ pub(crate) fn tokens_of(key: &KeyId) -> String {
 }
 
 impl Gateway {
-    /// Counts a request of a key, and looks whether tokens are left to it.
+    /// Counts a request of a key, and looks whether tokens are left to it. Gives what is beyond limits that only report.
     ///
     /// # Errors
     /// When the key has had all of its minute; says when the next one begins.
-    pub async fn count(&self, key: &KeyId) -> Result<(), Refused> {
+    pub async fn count(&self, key: &KeyId) -> Result<Option<&'static str>, Refused> {
         // Without what is known of keys nobody came as far as here.
-        let Ok(directory) = self.directory().await else { return Ok(()) };
-        let Some(limits) = directory.keys.get(key).map(|key| key.limits) else { return Ok(()) };
+        let Ok(directory) = self.directory().await else { return Ok(None) };
+        let Some(limits) = directory.keys.get(key).map(|key| key.limits) else { return Ok(None) };
+        match self.count_under(key, &limits).await {
+            Err(refused) if limits.shadow => {
+                self.report(Finder::Key);
+                Ok(Some(refused.unit))
+            }
+            counted => counted.map(|()| None),
+        }
+    }
+
+    /// Says that a limit that only reports would have refused a request.
+    pub fn report(&self, limit: Finder) {
+        self.0.metrics.reported(limit);
+    }
+
+    async fn count_under(&self, key: &KeyId, limits: &Limits) -> Result<(), Refused> {
         if let Some(limit) = limits.tokens_per_minute {
             let looked = self.look(&tokens_of(key), Rule::minute(limit.into())).await;
             looked.map_err(|refused| Refused { unit: "tokens", ..refused })?;

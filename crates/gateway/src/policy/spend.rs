@@ -33,6 +33,8 @@ pub(crate) struct Hold {
     pub(crate) refusal: Error,
     /// Whose it is, for the error where the cost is not known.
     pub(crate) whose: &'static str,
+    /// The id of a rule that only reports, under which a request is never refused.
+    pub(crate) shadow: Option<String>,
 }
 
 /// What a request is asked by.
@@ -52,11 +54,11 @@ impl Hold {
         };
         let refusal = Error::new(ErrorKind::Limited, message).retry_after(Duration::from_secs(after.max(1)));
         let (since, ends) = (number(rule.since(now)), Some(number(rule.leaves(start))));
-        Self { name, start: number(start), since, ends, limit: limit.0, refusal, whose }
+        Self { name, start: number(start), since, ends, limit: limit.0, refusal, whose, shadow: None }
     }
 
     fn for_ever(name: String, limit: NanoUsd, whose: &'static str, refusal: Error) -> Self {
-        Self { name, start: 0, since: 0, ends: None, limit: limit.0, refusal, whose }
+        Self { name, start: 0, since: 0, ends: None, limit: limit.0, refusal, whose, shadow: None }
     }
 
     /// Sets an amount aside; `false` where there is no room for it.
@@ -76,6 +78,11 @@ impl Hold {
             work.execute(sql, &[name(), self.since.into()])?;
         }
         self.add(work, amount)
+    }
+
+    /// Sets an amount aside whether there is room for it or not.
+    pub(crate) fn reserve_beyond(&self, work: &Work<'_>, amount: i64) -> Result<(), store::Error> {
+        Self { limit: i64::MAX, ..self.clone() }.reserve(work, amount).map(|_| ())
     }
 
     /// Adds to this part of the window where all its parts have room, and this one is there.
@@ -136,7 +143,8 @@ fn rules(directory: &Directory, asked: &Asked<'_>, now: u64) -> Vec<Hold> {
         let window = Rule { limit: 0, window: rule.window, technique: rule.technique };
         let message =
             format!("The gateway's spend limit of {} in {} seconds is reached", rule.limit, rule.window);
-        Some(Hold::of(name, window, rule.limit, now, "This gateway has a spend limit", message))
+        let hold = Hold::of(name, window, rule.limit, now, "This gateway has a spend limit", message);
+        Some(Hold { shadow: rule.shadow.then(|| rule.id.clone()), ..hold })
     };
     limits.rules.iter().filter(|rule| rule.enabled).filter_map(of_rule).collect()
 }
@@ -181,7 +189,7 @@ impl Gateway {
     pub async fn check_spend(&self, caller: &Caller, provider: &str, model: &str) -> Result<(), Error> {
         let directory = self.directory().await?;
         let holds = rules(&directory, &Asked { caller, provider, model }, self.now());
-        for hold in holds {
+        for hold in holds.into_iter().filter(|hold| hold.shadow.is_none()) {
             if self.spent(&hold.name, hold.since).await? >= hold.limit {
                 return Err(hold.refusal);
             }

@@ -1,6 +1,6 @@
 //! How often a gateway may be asked.
 
-use super::{Group, wrong};
+use super::{Group, flag, wrong};
 use crate::policy::{Rule, Technique};
 use protocol::Error;
 use serde::{Deserialize, Serialize};
@@ -16,6 +16,8 @@ pub struct Rates {
     pub rate_limiting_limit: u32,
     /// How intervals follow each other.
     pub rate_limiting_technique: Technique,
+    /// Whether a request beyond it is only reported.
+    pub rate_limiting_shadow: bool,
 }
 
 impl Rates {
@@ -42,6 +44,7 @@ impl Group for Rates {
             "rate_limiting_interval" => self.rate_limiting_interval = number(366 * 86_400)?,
             "rate_limiting_limit" => self.rate_limiting_limit = number(u32::MAX)?,
             "rate_limiting_technique" => self.rate_limiting_technique = Technique::read(name, value)?,
+            "rate_limiting_shadow" => self.rate_limiting_shadow = !value.is_null() && flag(name, value)?,
             _ => return Ok(false),
         }
         Ok(true)
@@ -52,5 +55,6 @@ impl Group for Rates {
         object.insert("rate_limiting_limit".into(), self.rate_limiting_limit.into());
         let technique = serde_json::json!(self.rate_limiting_technique);
         object.insert("rate_limiting_technique".into(), technique);
+        object.insert("rate_limiting_shadow".into(), self.rate_limiting_shadow.into());
     }
 }

@@ -52,6 +52,9 @@ pub struct SpendRule {
     /// How windows follow each other.
     #[serde(default)]
     pub technique: Technique,
+    /// Whether a request beyond it is only reported.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub shadow: bool,
     /// Which keys, by their ids.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<Match>,

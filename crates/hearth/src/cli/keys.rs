@@ -75,6 +75,9 @@ struct Create {
     /// Tokens of prompts and answers in a minute
     #[arg(long, value_name = "N")]
     tokens_per_minute: Option<u32>,
+    /// Have the limits of a minute only report: a request beyond them is marked in its log, and passes
+    #[arg(long)]
+    shadow: bool,
     /// Dollars it may spend
     #[arg(long, value_name = "DOLLARS")]
     budget: Option<f64>,
@@ -133,6 +136,7 @@ impl Create {
                 requests_per_minute: self.requests_per_minute,
                 tokens_per_minute: self.tokens_per_minute,
                 budget,
+                shadow: self.shadow,
             },
             expires,
         })
@@ -163,6 +167,9 @@ fn row(key: &Key) -> Vec<String> {
     let mut limits = Vec::new();
     limits.extend(key.limits.requests_per_minute.map(|limit| format!("{limit} a minute")));
     limits.extend(key.limits.tokens_per_minute.map(|limit| format!("{limit} tokens a minute")));
+    if key.limits.shadow && !limits.is_empty() {
+        limits = vec![format!("{} (only reported)", limits.join(", "))];
+    }
     limits.extend(key.limits.budget.map(|budget| match budget.period {
         Some(period) => format!("{} in {} days", budget.amount, period / DAY),
         None => budget.amount.to_string(),

@@ -12,9 +12,9 @@ use axum::extract::Request;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
-use gateway::Caller;
-use gateway::log::{Answered, Asked, Collect, Trace};
+use gateway::log::{Answered, Asked, Collect, Finder, Finding, Trace};
 use gateway::scan::{Field, scan};
+use gateway::{Action, Caller};
 use hyper::body::{Body as _, Frame, SizeHint};
 use protocol::Error;
 use protocol::workers_ai::binding::MODEL_HEADER;
@@ -76,7 +76,11 @@ async fn follow(app: &App, caller: &Caller, asked: Asked) -> Option<Followed> {
     let named = gateway.gateway(&caller.account, &caller.gateway).await.ok()?;
     let trace = gateway.logs().trace(caller, &named, asked);
     let account = Arc::clone(&caller.account);
-    Some(Followed { trace, told: false, account, model: None, body: Bytes::new() })
+    let followed = Followed { trace, told: false, account, model: None, body: Bytes::new() };
+    if let Some(unit) = caller.over {
+        followed.found(Finding { by: Finder::Key, action: Action::Flag, names: vec![unit.to_owned()] });
+    }
+    Some(followed)
 }
 
 /// The model that a request names otherwise than in its body.
@@ -160,6 +164,11 @@ fn asked(route: &str, path: &str, headers: &HeaderMap) -> Asked {
 }
 
 impl Followed {
+    /// Something was found out about the request.
+    pub(super) fn found(&self, finding: Finding) {
+        self.trace.found(finding);
+    }
+
     /// The request's body.
     pub(super) fn body(&mut self, body: &Bytes) {
         self.trace.request(body);

@@ -44,22 +44,33 @@ pub(super) async fn policy(State(app): State<Arc<App>>, request: Request, next: 
     }
 }
 
-/// Counts what a key asks otherwise than by a request of its own; a response where it has had all of its minute.
-pub(super) async fn count(app: &App, key: &KeyId) -> Option<Response> {
+/// Counts what a key asks otherwise than by a request of its own; a response where it has had all of its minute, and what
+/// is beyond limits that only report.
+pub(super) async fn count(app: &App, key: &KeyId) -> Result<Option<&'static str>, Response> {
     limits::of_key(app, key).await
 }
 
 /// Passes a request on to its handler.
-async fn pass(app: &Arc<App>, route: Option<&str>, request: Request, next: Next) -> Result<Response, Error> {
+async fn pass(
+    app: &Arc<App>,
+    route: Option<&str>,
+    mut request: Request,
+    next: Next,
+) -> Result<Response, Error> {
     // A key's limit counts what the client asks, and not what is asked for that.
     if request.extensions().get::<Nested>().is_none()
         && let Some(key) = limits::key(&request, route)
-        && let Some(refused) = limits::of_key(app, &key).await
     {
-        return Ok(match Turned::of(route, &request) {
-            Some(turned) => Box::pin(turned.log(app, refused)).await,
-            None => refused,
-        });
+        match limits::of_key(app, &key).await {
+            Ok(None) => {}
+            Ok(over) => caller(&mut request).over = over,
+            Err(refused) => {
+                return Ok(match Turned::of(route, &request) {
+                    Some(turned) => Box::pin(turned.log(app, refused)).await,
+                    None => refused,
+                });
+            }
+        }
     }
     let Some(route) = route.filter(|route| routes::ASKING.contains(route)) else {
         return Ok(next.run(request).await);
@@ -121,7 +132,7 @@ async fn steps(app: &Arc<App>, mut request: Request, mut body: Body, next: Next)
     let caller = caller(&mut request);
     // The front has looked for one that was named, and each account has the other.
     let named = gateway.gateway(&caller.account, &caller.gateway).await?;
-    if let Some(refused) = limits::of_gateway(gateway, &named).await {
+    if let Some(refused) = limits::of_gateway(gateway, &named, followed).await {
         return Ok(refused);
     }
     if named.settings.keys.byok_only {

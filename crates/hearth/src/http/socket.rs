@@ -273,9 +273,13 @@ async fn answer(session: &Session, body: Body, event_id: &Value, out: &Out) -> R
         return Err(Error::invalid("type", "Invalid value for 'type': expected universal.create"));
     }
     let entry = Entry::parse(bytes, create.request, "request")?;
-    if let Some(key) = &session.caller.key
-        && let Some(limited) = policy::count(app, key).await
-    {
+    let mut caller = session.caller.clone();
+    let counted = match &caller.key {
+        Some(key) => policy::count(app, key).await,
+        None => Ok(None),
+    };
+    caller.over = *counted.as_ref().unwrap_or(&None);
+    if let Err(limited) = counted {
         let uri = entry.uri(&session.caller, "request")?;
         let turned = Turned::new(Some(routes::PROVIDER), uri.path(), &session.headers, &session.caller);
         let limited = match turned {
@@ -286,7 +290,7 @@ async fn answer(session: &Session, body: Body, event_id: &Value, out: &Out) -> R
         return refused(limited, metadata, out).await;
     }
     let outcome = Outcome::default();
-    let caller = Caller { outcome: Some(outcome.clone()), ..session.caller.clone() };
+    caller.outcome = Some(outcome.clone());
     let response = entry.ask(app, &session.behind, &caller, &session.headers, &body, "request").await?;
     drop(body);
     let (kind, metadata) = about(&response, event_id);

@@ -9,6 +9,7 @@
 //! become strings. What is only found, for data loss prevention (`policy::dlp`), is found by the same rules. In a stream of events, texts that come in pieces are looked at together. Not found: what has no form of
 //! its own (names, addresses of houses), and what a client encodes.
 
+use serde_json::Value;
 use std::collections::BTreeSet;
 
 mod checks;
@@ -27,6 +28,18 @@ pub fn redacted(payload: &str, content_type: Option<&str>) -> String {
         return json::redacted(payload);
     }
     text::redacted(payload).into_owned()
+}
+
+/// Takes out of entries of metadata what would be taken out of JSON with members of these names.
+pub(super) fn redact_metadata(entries: &mut [(String, Value)]) {
+    for (name, value) in entries {
+        let entry = json::redacted(&serde_json::json!({ &*name: &*value }).to_string());
+        // The name may be changed as well, and stays what it was.
+        let entry = serde_json::from_str::<serde_json::Map<String, Value>>(&entry);
+        if let Some((_, redacted)) = entry.ok().and_then(|entry| entry.into_iter().next()) {
+            *value = redacted;
+        }
+    }
 }
 
 /// The words that would stand in a payload for what is found in it. Looked at is what is said: not what is encoded (data

@@ -119,14 +119,14 @@ async fn tokens_that_answers_used_hold_up_the_next_request_in_every_process() {
         };
         gateway.enter(opening).await.unwrap()
     };
-    assert_eq!(one.count(&key.id).await, Ok(()));
+    assert_eq!(one.count(&key.id).await, Ok(None));
     let usage = Usage { input: 90, output: 30, ..Usage::default() };
     enter(&one, "a").await.settle(Some(usage)).await;
     let refused = one.count(&key.id).await.unwrap_err();
     assert_eq!((refused.unit, refused.rule.limit), ("tokens", 100));
     assert_eq!(two.count(&key.id).await.unwrap_err().unit, "tokens");
     clock.advance(Duration::from_secs(60));
-    assert_eq!((one.count(&key.id).await, two.count(&key.id).await), (Ok(()), Ok(())));
+    assert_eq!((one.count(&key.id).await, two.count(&key.id).await), (Ok(None), Ok(None)));
     assert_eq!(one.keys(Some(DEFAULT)).await.unwrap()[0].limits, limits);
 }
 

@@ -2,7 +2,7 @@
 //!
 //! A guardrail before the answer holds the answer back until it is judged, a stream too, which then goes out at once. The
 //! judge's own request is in the ledger under the account and no key, and passes no policy. What the judge says is
-//! noted in the request's outcome.
+//! in the request's log.
 
 use super::super::body::Body;
 use super::super::{App, openai};
@@ -12,8 +12,9 @@ use axum::extract::{Request, State};
 use axum::http::{Method, header};
 use axum::response::Response;
 use bytes::Bytes;
+use gateway::log::{Finder, Finding};
 use gateway::policy::guard::{Decision, Verdict, words, words_of_request};
-use gateway::{Caller, Guardrails, Hazards};
+use gateway::{Action, Caller, Guardrails, Hazards};
 use protocol::{Error, ErrorKind};
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -108,12 +109,12 @@ impl Guard {
         let names = match Decision::of(hazards, verdict.as_ref().ok()) {
             Decision::Pass => return Ok(()),
             Decision::Flag(names) => {
-                self.note(what, names);
+                self.note(what, Action::Flag, names);
                 return Ok(());
             }
             Decision::Block(names) => names,
         };
-        self.note(what, names.clone());
+        self.note(what, Action::Block, names.clone());
         let (kind, whose) = match what {
             "prompt" => (ErrorKind::PromptBlocked, "Prompt"),
             _ => (ErrorKind::AnswerBlocked, "Response"),
@@ -127,9 +128,10 @@ impl Guard {
         Err(Error::new(kind, format!("{whose} blocked due to security configurations: {because}")))
     }
 
-    fn note(&self, what: &str, names: Vec<String>) {
-        if let Some(outcome) = &self.caller.outcome {
-            outcome.note(|seen| seen.guardrails.push((what.to_owned(), names)));
+    fn note(&self, what: &str, action: Action, names: Vec<String>) {
+        if let Some(trace) = &self.caller.trace {
+            let by = if what == "prompt" { Finder::Prompt } else { Finder::Response };
+            trace.found(Finding { by, action, names });
         }
     }
 

@@ -1,12 +1,14 @@
 //! How often may be asked: by a key, and through a gateway.
 
+use super::super::logged::Followed;
 use super::super::refusal::Refusal;
 use super::super::{App, front, routes};
 use axum::extract::Request;
 use axum::http::{HeaderName, HeaderValue};
 use axum::response::{IntoResponse, Response};
+use gateway::log::{Finder, Finding};
 use gateway::policy::Refused;
-use gateway::{Caller, Gateway, KeyId, Named};
+use gateway::{Action, Caller, Gateway, KeyId, Named};
 
 /// The key whose requests are counted.
 pub(super) fn key(request: &Request, route: Option<&str>) -> Option<KeyId> {
@@ -15,20 +17,35 @@ pub(super) fn key(request: &Request, route: Option<&str>) -> Option<KeyId> {
     (!manages && !routes::OPEN.contains(&request.uri().path())).then(|| key.clone())
 }
 
-/// Counts a request of a key; a response where the key has had all of its minute.
-pub(super) async fn of_key(app: &App, key: &KeyId) -> Option<Response> {
-    let refused = app.gateway.as_ref()?.count(key).await.err()?;
-    let message = match refused.unit {
-        "tokens" => format!("This key may use {} tokens a minute", refused.rule.limit),
-        _ => format!("This key may ask {} times a minute", refused.rule.limit),
-    };
-    Some(response(&refused, message))
+/// Counts a request of a key; a response where the key has had all of its minute, and what is beyond limits that only
+/// report.
+pub(super) async fn of_key(app: &App, key: &KeyId) -> Result<Option<&'static str>, Response> {
+    let Some(gateway) = &app.gateway else { return Ok(None) };
+    gateway.count(key).await.map_err(|refused| {
+        let message = match refused.unit {
+            "tokens" => format!("This key may use {} tokens a minute", refused.rule.limit),
+            _ => format!("This key may ask {} times a minute", refused.rule.limit),
+        };
+        response(&refused, message)
+    })
 }
 
 /// Counts a request through a gateway; a response where it may not be asked now.
-pub(super) async fn of_gateway(gateway: &Gateway, named: &Named) -> Option<Response> {
+pub(super) async fn of_gateway(
+    gateway: &Gateway,
+    named: &Named,
+    followed: Option<&Followed>,
+) -> Option<Response> {
     let rule = named.settings.rates.rule()?;
     let refused = gateway.take(&format!("gateway:{}/{}", named.account, named.id), rule).await.err()?;
+    if named.settings.rates.rate_limiting_shadow {
+        gateway.report(Finder::Gateway);
+        if let Some(followed) = followed {
+            let names = vec!["requests".to_owned()];
+            followed.found(Finding { by: Finder::Gateway, action: Action::Flag, names });
+        }
+        return None;
+    }
     let message = format!("This gateway may be asked {} times in {} seconds", rule.limit, rule.window);
     Some(response(&refused, message))
 }

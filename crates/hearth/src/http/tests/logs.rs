@@ -5,10 +5,10 @@ use super::*;
 use axum::Router;
 use axum::routing::post;
 use gateway::call::Proxy;
-use gateway::log::{Query, Record};
+use gateway::log::{Finder, Finding, Query, Record};
 use gateway::provider::{Providers, Wishes};
 use gateway::upstream::Upstream;
-use gateway::{DEFAULT, Limits};
+use gateway::{Action, DEFAULT, Limits};
 use serde_json::json;
 use std::collections::BTreeMap;
 
@@ -129,6 +129,59 @@ async fn failed_providers_and_refused_requests_are_logged_too() {
     assert_eq!(reply.status, 400);
     let log = fixture.logs(5).await.pop().unwrap();
     assert_eq!((log.provider.as_str(), log.path.as_str()), ("nobody", "x"));
+}
+
+#[tokio::test]
+async fn what_a_guardrail_flags_is_in_the_log_and_found_by_it() {
+    let fixture = Fixture::start(Config { judge: Some("echo".to_owned()), ..Config::default() }).await;
+    fixture
+        .set(json!({"guardrails": {"prompt": {"S1": "BLOCK", "S2": "FLAG"}, "response": {"S3": "FLAG"}}}))
+        .await;
+    let finding = |by, action, name: &str| Finding { by, action, names: vec![name.to_owned()] };
+    for (number, (said, status, expected)) in [
+        ("safe", 200, vec![]),
+        ("unsafe\\nS2", 200, vec![finding(Finder::Prompt, Action::Flag, "S2")]),
+        ("unsafe\\nS3", 200, vec![finding(Finder::Response, Action::Flag, "S3")]),
+        ("unsafe\\nS1", 400, vec![finding(Finder::Prompt, Action::Block, "S1")]),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        assert_eq!(fixture.server.post(CHAT, chat(said, "")).await.status, status, "{said}");
+        assert_eq!(fixture.logs(number + 1).await.pop().unwrap().findings, expected, "{said}");
+    }
+    let path = format!("{LOGS}?filters.key=findings&filters.operator=contains&filters.value=S2");
+    let found = fixture.server.get(&path).await.json();
+    let flagged = json!([{"by": "guardrail.prompt", "action": "FLAG", "names": ["S2"]}]);
+    assert_eq!(
+        (found["result"].as_array().unwrap().len(), &found["result"][0]["findings"]),
+        (1, &flagged),
+        "{found}"
+    );
+}
+
+#[tokio::test]
+async fn limits_that_only_report_let_every_request_pass_and_mark_its_log() {
+    let upstream = Server::start().await;
+    let fixture = before(&upstream).await;
+    let year = json!({"rate_limiting_interval": 366 * 86_400, "rate_limiting_limit": 1, "rate_limiting_shadow": true});
+    fixture.set(year).await;
+    let limits = Limits { requests_per_minute: Some(1), shadow: true, ..Limits::default() };
+    let (_, secret) = fixture.key(DEFAULT, "inference,admin", limits).await;
+    let bearer = format!("authorization: Bearer {}", secret.0);
+    for _ in 0..3 {
+        let reply = fixture.server.send("POST", CHAT, &[&bearer], chat("a", "").as_bytes()).await;
+        assert_eq!(reply.status, 200, "{reply:?}");
+    }
+    let logs = fixture.logs(3).await;
+    let by = |finder: Finder| {
+        logs.iter().filter(|log| log.findings.iter().any(|found| found.by == finder)).count()
+    };
+    assert_eq!(by(Finder::Gateway), 2);
+    // A minute may end between two of them.
+    assert!((1..=2).contains(&by(Finder::Key)), "{logs:?}");
+    let metrics = fixture.server.send("GET", "/metrics", &[&bearer], b"").await.body;
+    assert!(metrics.contains("hearth_gateway_shadow_refusals_total{limit=\"gateway\"} 2\n"), "{metrics}");
 }
 
 /// Without them an operator would not see why a key's requests fail.
