@@ -83,6 +83,8 @@ pub struct Facts {
     pub account: String,
     /// The gateway.
     pub gateway: String,
+    /// Whether the request says itself what it costs.
+    pub custom_cost: bool,
     /// What percentages are drawn by: the session, or the request where there is none.
     pub session: String,
 }
@@ -100,6 +102,7 @@ impl Facts {
             key: caller.key.as_ref().map(ToString::to_string),
             account: caller.account.to_string(),
             gateway: caller.gateway.to_string(),
+            custom_cost: caller.custom_cost.is_some(),
             ..Self::default()
         }
     }

@@ -108,6 +108,11 @@ impl Gateway {
                     why: format!("{used} of {limit} requests passed in {length} s where {whose}"),
                 })
             }
+            Limit::Cost(_) if facts.custom_cost => Ok(Passed {
+                passes: false,
+                after,
+                why: "the request says itself what it costs, which a limit of money does not take".to_owned(),
+            }),
             Limit::Cost(limit) => {
                 let from = if rate.sliding { now - length } else { windows.0 };
                 let spent = self.spent_by(&rate.key, value, facts, from).await.map_err(failed)?;
@@ -121,7 +126,8 @@ impl Gateway {
         }
     }
 
-    /// What requests of a gateway cost since a moment; what is not known counts with its worst case.
+    /// What requests of a gateway cost since a moment; what is not known counts with its worst case, and what callers
+    /// said does not.
     async fn spent_by(
         &self,
         key: &Fact,
@@ -141,8 +147,8 @@ impl Gateway {
             Fact::Account | Fact::Gateway | Fact::Header(_) | Fact::Body(_) => ("", Vec::new()),
         };
         let sql = format!(
-            "SELECT coalesce(sum(coalesce(l.cost, l.reserved, 0)), 0) FROM gateway_ledger l
-             WHERE l.account = ?1 AND l.gateway = ?2 AND l.created >= ?3{clause}"
+            "SELECT CAST(coalesce(sum(coalesce(l.cost, l.reserved, 0)), 0) AS BIGINT) FROM gateway_ledger l
+             WHERE l.account = ?1 AND l.gateway = ?2 AND l.created >= ?3 AND l.custom = 0{clause}"
         );
         let mut values: Vec<Value> =
             vec![facts.account.as_str().into(), facts.gateway.as_str().into(), from.into()];
