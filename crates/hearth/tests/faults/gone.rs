@@ -2,7 +2,8 @@
 
 use super::fake::{Fake, Manner, event, stream_head};
 use super::server::{Home, Running, chat, chat_body, send};
-use std::io::Read;
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
@@ -45,10 +46,43 @@ fn provider(home: &Home, name: &str) -> Fake {
 
 /// Asks, waits until the provider has the request (and the client its first bytes, in a stream), and vanishes.
 fn vanish(running: &Running, fake: &Fake, path: &str, key: &str, id: &str, body: &str) -> Duration {
+    let connection = send(&running.address, path, key, id, "", body).expect("sent");
+    leave(fake, connection, id, body.contains("\"stream\":true"))
+}
+
+/// A socket of the universal endpoint that is open, and on which this is asked.
+fn on_socket(running: &Running, key: &str, id: &str, query: &str) -> TcpStream {
+    let mut connection = TcpStream::connect(&running.address).expect("connected");
+    let head = format!(
+        "GET /v1/default/default HTTP/1.1\r\nHost: {}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+         Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\
+         cf-aig-authorization: Bearer {key}\r\ncf-aig-metadata: {{\"id\":\"{id}\"}}\r\n\r\n",
+        running.address
+    );
+    connection.write_all(head.as_bytes()).expect("sent");
+    let (mut head, mut byte) = (Vec::new(), [0]);
+    while !head.ends_with(b"\r\n\r\n") {
+        connection.read_exact(&mut byte).expect("a head");
+        head.push(byte[0]);
+    }
+    assert!(head.starts_with(b"HTTP/1.1 101"), "{}", String::from_utf8_lossy(&head));
+    let text = format!(
+        r#"{{"type":"universal.create","request":{{"eventId":"e","provider":"custom-a","endpoint":"chat/completions","query":{query}}}}}"#
+    );
+    // One frame of text, under a mask of zeros.
+    let mut frame = vec![0x81, 0x80 | 126];
+    frame.extend(u16::try_from(text.len()).expect("short").to_be_bytes());
+    frame.extend([0; 4]);
+    frame.extend(text.as_bytes());
+    connection.write_all(&frame).expect("sent");
+    connection
+}
+
+/// Waits until the provider has the request (and the client its first bytes, in a stream), and closes the connection.
+fn leave(fake: &Fake, mut connection: TcpStream, id: &str, streams: bool) -> Duration {
     let ended = fake.seen().ended;
-    let mut connection = send(&running.address, path, key, id, "", body).expect("sent");
     fake.wait("the request", |seen| seen.asked.iter().any(|asked| asked.id == id) && seen.held > 0);
-    if body.contains("\"stream\":true") {
+    if streams {
         let mut some = [0; 16];
         assert!(connection.read(&mut some).expect("bytes") > 0);
     }
@@ -73,6 +107,10 @@ fn a_client_that_vanishes_ends_the_providers_connection_on_each_surface() {
     let prompt = |id: &str, stream: bool, model: &str| {
         format!(r#"{{"model":"{model}","stream":{stream},"prompt":"id:{id};"}}"#)
     };
+    let universal = |id: &str, stream: bool, model: &str| {
+        let query = chat_body(id, model, stream);
+        format!(r#"[{{"provider":"custom-a","endpoint":"chat/completions","query":{query}}}]"#)
+    };
     type Body<'a> = &'a dyn Fn(&str, bool, &str) -> String;
     let cf = "/client/v4/accounts/default/ai/v1";
     let surfaces: &[(&str, &Fake, &str, Body)] = &[
@@ -86,6 +124,8 @@ fn a_client_that_vanishes_ends_the_providers_connection_on_each_surface() {
         ("/v1/default/default/custom-a/chat/completions", &open_ai, "m", &messages),
         ("/v1/default/default/custom-a/responses", &open_ai, "m", &input),
         ("/v1/default/default/custom-c/messages", &anthropic, "m", &messages),
+        ("/v1/default/default", &open_ai, "m", &universal),
+        ("/ai-gateway/universal/run/default", &open_ai, "m", &universal),
     ];
     let mut longest = Duration::ZERO;
     let mut count = 0;
@@ -100,8 +140,17 @@ fn a_client_that_vanishes_ends_the_providers_connection_on_each_surface() {
             count += 1;
         }
     }
+    for stream in [false, true] {
+        let id = format!("socket {stream}");
+        let connection = on_socket(&running, &key, &id, &chat_body(&id, "m", stream));
+        longest = longest.max(leave(&open_ai, connection, &id, stream));
+        count += 1;
+    }
     let line = until_none_is_open(&home);
     assert_eq!((&line["requests"], &line["interrupted"]), (&count.into(), &count.into()), "{line}");
+    for ((id, provider), line) in home.entries() {
+        assert_eq!(line["requests"], 1, "{id} at {provider}: {line}");
+    }
     println!("{count} clients vanished; the provider's connection ended within {longest:?}");
 }
 

@@ -11,4 +11,5 @@ mod providers;
 mod reload;
 mod server;
 mod sick;
+mod streams;
 mod two;

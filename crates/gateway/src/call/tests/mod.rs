@@ -520,6 +520,21 @@ async fn a_call_that_is_quick_is_not_hedged() {
     assert_eq!(world.ends().await, [1, 1, 0, 0]);
 }
 
+/// Row 15 over the whole way.
+#[tokio::test]
+async fn what_clients_get_wrong_never_closes_a_provider_to_others() {
+    let wrong = [400, 401, 403, 404, 413, 422, 400, 400];
+    let mut scripts: Vec<_> =
+        wrong.iter().map(|status| vec![Step::Say(answer(*status, &[], b"no"))]).collect();
+    scripts.push(json(WHOLE));
+    let world = world(vec![scripts]).await;
+    for status in wrong {
+        assert_eq!(world.whole(world.call()).await, (status, "no".to_owned()));
+    }
+    assert_eq!(world.whole(world.call()).await, (200, WHOLE.to_owned()));
+    assert_eq!(world.fakes[0].count(), wrong.len() + 1);
+}
+
 #[tokio::test]
 async fn streams_that_break_after_their_first_byte_open_the_breaker() {
     let broken = || vec![Step::Say([stream_head(), chunk(TEXT.as_bytes())].concat()), Step::Reset];
