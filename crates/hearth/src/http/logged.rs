@@ -78,7 +78,7 @@ async fn follow(app: &App, caller: &Caller, asked: Asked) -> Option<Followed> {
     let account = Arc::clone(&caller.account);
     let followed = Followed { trace, told: false, account, model: None, body: Bytes::new() };
     if let Some(unit) = caller.over {
-        followed.found(Finding { by: Finder::Key, action: Action::Flag, names: vec![unit.to_owned()] });
+        followed.trace.found(Finding { by: Finder::Key, action: Action::Flag, names: vec![unit.to_owned()] });
     }
     Some(followed)
 }
@@ -164,11 +164,6 @@ fn asked(route: &str, path: &str, headers: &HeaderMap) -> Asked {
 }
 
 impl Followed {
-    /// Something was found out about the request.
-    pub(super) fn found(&self, finding: Finding) {
-        self.trace.found(finding);
-    }
-
     /// The request's body.
     pub(super) fn body(&mut self, body: &Bytes) {
         self.trace.request(body);

@@ -132,7 +132,7 @@ async fn steps(app: &Arc<App>, mut request: Request, mut body: Body, next: Next)
     let caller = caller(&mut request);
     // The front has looked for one that was named, and each account has the other.
     let named = gateway.gateway(&caller.account, &caller.gateway).await?;
-    if let Some(refused) = limits::of_gateway(gateway, &named, followed).await {
+    if let Some(refused) = limits::of_gateway(gateway, &named, caller.trace.as_ref()).await {
         return Ok(refused);
     }
     if named.settings.keys.byok_only {

@@ -1,12 +1,11 @@
 //! How often may be asked: by a key, and through a gateway.
 
-use super::super::logged::Followed;
 use super::super::refusal::Refusal;
 use super::super::{App, front, routes};
 use axum::extract::Request;
 use axum::http::{HeaderName, HeaderValue};
 use axum::response::{IntoResponse, Response};
-use gateway::log::{Finder, Finding};
+use gateway::log::{Finder, Finding, Trace};
 use gateway::policy::Refused;
 use gateway::{Action, Caller, Gateway, KeyId, Named};
 
@@ -31,18 +30,14 @@ pub(super) async fn of_key(app: &App, key: &KeyId) -> Result<Option<&'static str
 }
 
 /// Counts a request through a gateway; a response where it may not be asked now.
-pub(super) async fn of_gateway(
-    gateway: &Gateway,
-    named: &Named,
-    followed: Option<&Followed>,
-) -> Option<Response> {
+pub(super) async fn of_gateway(gateway: &Gateway, named: &Named, trace: Option<&Trace>) -> Option<Response> {
     let rule = named.settings.rates.rule()?;
     let refused = gateway.take(&format!("gateway:{}/{}", named.account, named.id), rule).await.err()?;
     if named.settings.rates.rate_limiting_shadow {
         gateway.report(Finder::Gateway);
-        if let Some(followed) = followed {
+        if let Some(trace) = trace {
             let names = vec!["requests".to_owned()];
-            followed.found(Finding { by: Finder::Gateway, action: Action::Flag, names });
+            trace.found(Finding { by: Finder::Gateway, action: Action::Flag, names });
         }
         return None;
     }
