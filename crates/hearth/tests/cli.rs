@@ -566,3 +566,39 @@ fn a_database_that_cannot_be_used_ends_the_start_and_its_password_is_not_told() 
         assert!(error.contains("database") && !error.contains("s3cret"), "{error}");
     }
 }
+
+#[test]
+fn a_server_whose_store_cannot_be_opened_does_not_start_instead_of_letting_everybody_in() {
+    let spoil: [fn(&Path); 3] = [
+        |file| {
+            // A key was made; then the file's head was damaged.
+            let mut bytes = std::fs::read(file).expect("read");
+            bytes[..4].copy_from_slice(b"\0\0\0\0");
+            std::fs::write(file, bytes).expect("write");
+        },
+        |file| {
+            std::fs::remove_file(file).expect("remove");
+            std::fs::create_dir(file).expect("mkdir");
+        },
+        // As for another user's file, which root could read all the same.
+        |file| {
+            std::fs::remove_file(file).expect("remove");
+            std::os::unix::fs::symlink("/proc/none/hearth.db", file).expect("link");
+        },
+    ];
+    for spoil in spoil {
+        let data = folder();
+        assert!(run(&data, &["keys", "create", "alice"]).status.success());
+        let file = data.path().join("hearth.db");
+        for beside in ["hearth.db-wal", "hearth.db-shm"] {
+            let _ = std::fs::remove_file(data.path().join(beside));
+        }
+        spoil(&file);
+        let output = run(&data, &["serve", "--listen", "127.0.0.1:0", "--threads", "1"]);
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{error}");
+        for part in ["hearth.db", "nothing is served without it", "--data-dir"] {
+            assert!(error.contains(part), "{part:?} is not in: {error}");
+        }
+    }
+}

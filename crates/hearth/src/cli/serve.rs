@@ -90,16 +90,16 @@ async fn serve(
         ..http::Config::default()
     };
     let store = open_state(settings)?;
-    let kept = keep(settings, store.as_ref());
+    let kept = keep(settings, &store);
     let gateway = start_gateway(settings, store).await?;
     if let Some(gateway) = &gateway {
         accounts.get_or_init(|| gateway.clone());
     }
     if !settings.listen.ip().is_loopback() && settings.api_key.is_none() {
-        check_keys(settings.listen, gateway.as_ref()).await?;
+        check_keys(settings.listen, &gateway).await?;
     }
     let served = Arc::clone(&status) as Arc<dyn Status>;
-    let server = http::serve(config, backend(&local), served, kept, gateway, listener, end);
+    let server = http::serve(config, backend(&local), served, kept, Some(gateway), listener, end);
     let server = tokio::spawn(server);
     let loaded = tokio::select! {
         loaded = load_aside(&local, settings, catalog) => loaded.map(|()| true),
@@ -192,43 +192,38 @@ pub(super) fn backend(local: &Arc<Local>) -> Arc<dyn Backend> {
     Arc::clone(local) as Arc<dyn Backend>
 }
 
-/// What SQLite's files begin with (<https://sqlite.org/fileformat.html>).
-const SQLITE: &[u8] = b"SQLite format 3\0";
-
-/// The store of all state, or why there is none. A server that cannot write its data folder serves all that needs none;
-/// one that was given a database does not start without it, since others count on finding there what it keeps, and
-/// neither does one whose file may hold keys, which it would not ask for.
-fn open_state(settings: &Settings) -> anyhow::Result<Option<Store>> {
-    let error = match state::open(settings.database.as_ref(), &settings.data_dir, settings.durability) {
-        Ok(store) => return Ok(Some(store)),
-        Err(error) => error,
-    };
-    let may_hold_keys = || {
-        let mut start = [0; SQLITE.len()];
-        let file = std::fs::File::open(settings.data_dir.join(store::FILE));
-        file.and_then(|mut file| io::Read::read_exact(&mut file, &mut start)).is_ok() && start == SQLITE
-    };
-    if settings.database.is_some() || matches!(error, store::Error::Newer { .. }) || may_hold_keys() {
-        return Err(error.into());
-    }
-    style::warn(&format!("nothing is kept, neither responses nor what requests use: {error}"));
-    Ok(None)
+/// The store of all state. Without it a server would not know who may ask, nor enter what is spent, so it does not start.
+fn open_state(settings: &Settings) -> anyhow::Result<Store> {
+    let opened = state::open(settings.database.as_ref(), &settings.data_dir, settings.durability);
+    opened.map_err(|error| {
+        // What to do about a newer version, or a server, the message says or another must.
+        if settings.database.is_some() || matches!(error, store::Error::Newer { .. }) {
+            return error.into();
+        }
+        let place = match error {
+            store::Error::Open { .. } => String::new(),
+            _ => format!("{} cannot be used: ", settings.data_dir.join(store::FILE).display()),
+        };
+        anyhow::anyhow!(
+            "{place}{error}; keys and what requests use are kept there, so nothing is served without it: let this user \
+             read and write it, put back a copy if it is damaged, or name another folder with --data-dir"
+        )
+    })
 }
 
 /// The store of responses.
-fn keep(settings: &Settings, store: Option<&Store>) -> Kept {
+fn keep(settings: &Settings, store: &Store) -> Kept {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
     let limits = Limits { retention: settings.responses_retention, size: settings.responses_size };
-    match store {
-        _ if limits.retention.is_zero() => Kept::nothing("responses-retention is 0", clock),
-        Some(store) => Kept::new(store.clone(), limits, clock),
-        None => Kept::nothing("its data folder cannot be used", clock),
+    if limits.retention.is_zero() {
+        Kept::nothing("responses-retention is 0", clock)
+    } else {
+        Kept::new(store.clone(), limits, clock)
     }
 }
 
 /// Keys, prices and the ledger.
-async fn start_gateway(settings: &Settings, store: Option<Store>) -> anyhow::Result<Option<Gateway>> {
-    let Some(store) = store else { return Ok(None) };
+async fn start_gateway(settings: &Settings, store: Store) -> anyhow::Result<Gateway> {
     let gateway = state::gateway(store, state::prices(&settings.prices)?).await?;
     gateway.seal_with(state::secrets(&settings.data_dir));
     gateway.set_cache_size(settings.cache_size.0);
@@ -240,18 +235,15 @@ async fn start_gateway(settings: &Settings, store: Option<Store>) -> anyhow::Res
     let collectors = settings.logs.collectors.clone();
     let allowed = gateway::log::Allowed { reach: settings.reach, collectors };
     gateway.logs().start(settings.logs.defaults(), allowed);
-    Ok(Some(gateway))
+    Ok(gateway)
 }
 
 /// The folder in which processes that share a ledger find each other.
 const PROCESSES: &str = "processes";
 
 /// A server that the network reaches needs a key that somebody can show.
-async fn check_keys(listen: SocketAddr, gateway: Option<&Gateway>) -> anyhow::Result<()> {
-    let has_keys = match gateway {
-        Some(gateway) => gateway.has_keys().await?,
-        None => false,
-    };
+async fn check_keys(listen: SocketAddr, gateway: &Gateway) -> anyhow::Result<()> {
+    let has_keys = gateway.has_keys().await?;
     ensure!(
         has_keys,
         "--listen {listen} is open to the network, which needs a key: make one with `hearth keys create NAME`, or set --api-key or HEARTH_API_KEY (or listen on 127.0.0.1)"

@@ -121,7 +121,7 @@ struct App {
     backend: Arc<dyn Backend>,
     status: Arc<dyn Status>,
     kept: Kept,
-    /// Keys, prices and the ledger; none where the data folder cannot be used.
+    /// Keys, prices and the ledger; a server of this program always has them, tests of what needs none do not.
     gateway: Option<Gateway>,
     clock: Arc<dyn Clock>,
     metrics: metrics::Metrics,
