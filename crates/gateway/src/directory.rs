@@ -95,7 +95,12 @@ impl Known {
         let looked = clock.now();
         let old = self.known.read().unwrap_or_else(PoisonError::into_inner).clone().map(|(old, _)| old);
         let version = old.as_ref().map(|old| old.version);
-        match store.read(move |work| read(work, version)).await {
+        // Where something is known that goes on, a server that is away is not waited for.
+        let outcome = match &old {
+            Some(_) => store.read_if_there(move |work| read(work, version)).await,
+            None => store.read(move |work| read(work, version)).await,
+        };
+        match outcome {
             Ok(Some(directory)) => {
                 let directory = Arc::new(directory);
                 self.set(&directory, looked);
@@ -109,7 +114,8 @@ impl Known {
                 if let Err(error) = outcome {
                     tracing::warn!(%error, "changes of keys cannot be seen");
                 }
-                self.set(&old, looked);
+                // From now on, since that may have taken its time: those who waited go on with it too.
+                self.set(&old, clock.now());
                 Ok(old)
             }
         }

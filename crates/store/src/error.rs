@@ -42,9 +42,12 @@ pub enum Error {
     /// There is no room on the disk.
     #[error("the store's disk is full")]
     Full,
-    /// Too many writes wait, another process holds the store, or its server is away. Asking again is safe.
+    /// Too many writes wait, another process holds the store, or its server was lost on the way. Asking again is safe.
     #[error("the store is busy")]
     Busy,
+    /// The server is away, and was waited for.
+    #[error("the database is away")]
+    Away,
     /// The store has been closed, or the work ended with a panic.
     #[error("the store did not answer")]
     Closed,
@@ -65,14 +68,14 @@ impl Error {
         match self {
             Self::Full => Self::Full,
             Self::Busy => Self::Busy,
+            Self::Away => Self::Away,
             Self::Closed => Self::Closed,
             Self::Unsure => Self::Unsure,
             Self::Failed(why) => Self::Failed(why.clone()),
-            Self::Open { .. }
-            | Self::Address(_)
-            | Self::Connect { .. }
-            | Self::Newer { .. }
-            | Self::Undone(_) => Self::Failed(self.to_string()),
+            Self::Connect { address, why } => Self::Connect { address: address.clone(), why: why.clone() },
+            Self::Open { .. } | Self::Address(_) | Self::Newer { .. } | Self::Undone(_) => {
+                Self::Failed(self.to_string())
+            }
         }
     }
 }

@@ -13,8 +13,8 @@
 //! - An error means that nothing was done, except [`Error::Unsure`]: the server was lost while it committed and did not
 //!   come back in 15 seconds. When it comes back in time, the store finds out what became of the commit, and answers
 //!   that. Nothing is ever done twice.
-//! - A server that is away is waited for, 5 seconds at most, and connected to again; a write that had begun when it was
-//!   lost is [`Error::Busy`].
+//! - A server that is away is looked for and connected to again. Whoever needs it waits for that until 5 seconds after it
+//!   was missed, and then nobody does: [`Error::Away`]. A write that had begun when it was lost is [`Error::Busy`].
 //! - Processes that start together bring the tables up to date one after the other; tables of a newer version are
 //!   refused.
 //!
@@ -57,7 +57,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::{Semaphore, mpsc, oneshot};
-use writer::{Asked, Job, Writer};
+use writer::{Asked, Job, Turn, Writer};
 
 /// The file's name in the data folder.
 pub const FILE: &str = "hearth.db";
@@ -86,7 +86,7 @@ struct Inner {
 /// Where reads connect to.
 enum Place {
     File(PathBuf),
-    Server(Address),
+    Server(postgres::Server),
 }
 
 enum Reader {
@@ -132,9 +132,10 @@ impl Store {
     /// # Errors
     /// When the server cannot be reached within some seconds or refuses, or the tables are of a newer version.
     pub fn connect(address: &Address, parts: &[Part]) -> Result<Self, Error> {
-        let (server, parts) = (address.clone(), parts.to_vec());
-        let writer = Writer::start(QUEUE, move || postgres::Writer::open(server, &parts))?;
-        Ok(Self::new(Place::Server(address.clone()), writer))
+        let (server, parts) = (postgres::Server::new(address.clone()), parts.to_vec());
+        let of_writer = server.clone();
+        let writer = Writer::start(QUEUE, move || postgres::Writer::open(of_writer, &parts))?;
+        Ok(Self::new(Place::Server(server), writer))
     }
 
     fn new(place: Place, writer: Writer) -> Self {
@@ -152,12 +153,30 @@ impl Store {
         work: impl Fn(&Work<'_>) -> Result<T, Error> + Send + 'static,
     ) -> Result<T, Error> {
         let (answer, answered) = oneshot::channel();
-        let job: Box<dyn Job> = Box::new(Asked::new(work, answer));
+        let turn = Turn::default();
+        let job: Box<dyn Job> = Box::new(Asked::new(work, answer, turn.clone()));
         let sent = tokio::time::timeout(PATIENCE, self.0.writer.queue().send(job)).await;
         match sent {
             Err(_) => Err(Error::Busy),
             Ok(Err(mpsc::error::SendError(_))) => Err(Error::Closed),
-            Ok(Ok(())) => answered.await.unwrap_or(Err(Error::Closed)),
+            Ok(Ok(())) => self.turn(turn, answered).await.unwrap_or(Err(Error::Closed)),
+        }
+    }
+
+    /// Waits for an answer. One of a server that is away is not waited for where the work has not begun: the writer may
+    /// need longer than that to find out what became of an earlier commit.
+    async fn turn<T>(
+        &self,
+        turn: Turn,
+        mut answered: oneshot::Receiver<Result<T, Error>>,
+    ) -> Result<Result<T, Error>, oneshot::error::RecvError> {
+        let Place::Server(server) = &self.0.place else { return answered.await };
+        loop {
+            match tokio::time::timeout(PATIENCE, &mut answered).await {
+                Ok(answer) => return answer,
+                Err(_) if server.is_away() && turn.give_up() => return Ok(Err(Error::Away)),
+                Err(_) => {}
+            }
         }
     }
 
@@ -169,6 +188,29 @@ impl Store {
         &self,
         work: impl FnOnce(&Work<'_>) -> Result<T, Error> + Send + 'static,
     ) -> Result<T, Error> {
+        self.read_of(work, true).await
+    }
+
+    /// The same for who can go on without: a server that is away is not waited for.
+    ///
+    /// # Errors
+    /// As [`Store::read`].
+    pub async fn read_if_there<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Work<'_>) -> Result<T, Error> + Send + 'static,
+    ) -> Result<T, Error> {
+        // Those that wait for the server may have all connections.
+        if matches!(&self.0.place, Place::Server(server) if server.is_away()) {
+            return Err(Error::Away);
+        }
+        self.read_of(work, false).await
+    }
+
+    async fn read_of<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Work<'_>) -> Result<T, Error> + Send + 'static,
+        patient: bool,
+    ) -> Result<T, Error> {
         let permit = Arc::clone(&self.0.permits).acquire_owned();
         let permit = tokio::time::timeout(PATIENCE, permit).await.map_err(|_| Error::Busy)?;
         let permit = permit.map_err(|_| Error::Closed)?;
@@ -179,7 +221,7 @@ impl Store {
             let mut reader = idle.map_or_else(|| inner.place.reader(), Ok)?;
             let result = match &mut reader {
                 Reader::File(connection) => connection.read(work),
-                Reader::Server(connection) => connection.read(work),
+                Reader::Server(connection) => connection.read(work, patient),
             };
             inner.readers.lock().unwrap_or_else(PoisonError::into_inner).push(reader);
             result
@@ -192,7 +234,7 @@ impl Place {
     fn reader(&self) -> Result<Reader, Error> {
         Ok(match self {
             Self::File(path) => Reader::File(Connection::open_for_reading(path, PATIENCE)?),
-            Self::Server(address) => Reader::Server(Box::new(postgres::Reader::new(address.clone()))),
+            Self::Server(server) => Reader::Server(Box::new(postgres::Reader::new(server.clone()))),
         })
     }
 }

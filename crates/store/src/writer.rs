@@ -8,7 +8,8 @@
 
 use crate::Error;
 use crate::work::{Statements, Work};
-use std::sync::mpsc as blocking;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, mpsc as blocking};
 use std::thread::JoinHandle;
 use tokio::sync::{mpsc, oneshot};
 
@@ -28,21 +29,46 @@ pub(crate) trait Job: Send {
     fn answer(self: Box<Self>, outcome: Result<(), Error>);
 }
 
+/// Whether a job has begun, or who asked has given it up; only one of both. Clones are the same.
+#[derive(Clone, Default)]
+pub(crate) struct Turn(Arc<AtomicU8>);
+
+impl Turn {
+    const BEGUN: u8 = 1;
+    const GIVEN_UP: u8 = 2;
+
+    /// Whether it may be done. It may be done again.
+    fn begin(&self) -> bool {
+        let before = self.0.compare_exchange(0, Self::BEGUN, Ordering::AcqRel, Ordering::Acquire);
+        before != Err(Self::GIVEN_UP)
+    }
+
+    /// Whether it will never be done.
+    pub(crate) fn give_up(&self) -> bool {
+        let before = self.0.compare_exchange(0, Self::GIVEN_UP, Ordering::AcqRel, Ordering::Acquire);
+        before != Err(Self::BEGUN)
+    }
+}
+
 /// A job from a closure.
 pub(crate) struct Asked<T, F> {
     work: F,
     result: Option<T>,
     answer: oneshot::Sender<Result<T, Error>>,
+    turn: Turn,
 }
 
 impl<T, F> Asked<T, F> {
-    pub(crate) const fn new(work: F, answer: oneshot::Sender<Result<T, Error>>) -> Self {
-        Self { work, result: None, answer }
+    pub(crate) const fn new(work: F, answer: oneshot::Sender<Result<T, Error>>, turn: Turn) -> Self {
+        Self { work, result: None, answer, turn }
     }
 }
 
 impl<T: Send, F: Fn(&Work<'_>) -> Result<T, Error> + Send> Job for Asked<T, F> {
     fn run(&mut self, statements: &dyn Statements) -> Result<(), Error> {
+        if !self.turn.begin() {
+            return Err(Error::Away);
+        }
         self.result = Some(Work::run(statements, &self.work)?);
         Ok(())
     }

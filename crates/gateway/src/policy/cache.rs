@@ -214,7 +214,7 @@ impl Gateway {
             return Some(answer);
         }
         let values = [(&*id.0).into(), number(now).into()];
-        let read = self.store().read(move |work| {
+        let read = self.store().read_if_there(move |work| {
             let sql = "SELECT expires, head, body FROM policy_answers WHERE id = ?1 AND expires > ?2";
             let rows = work.query(sql, &values)?;
             let answer = rows.first().map(|row| {

@@ -6,6 +6,7 @@
 
 mod address;
 mod reader;
+mod server;
 mod session;
 pub(crate) mod translate;
 mod values;
@@ -13,6 +14,7 @@ mod writer;
 
 pub use address::Address;
 pub(crate) use reader::Reader;
+pub(crate) use server::Server;
 pub(crate) use writer::Writer;
 
 use crate::migrate::Part;

@@ -1,24 +1,27 @@
 //! A connection for reads. It takes the next one when the server was away meanwhile.
 
-use super::Address;
+use super::Server;
 use super::session::{ATTEMPTS, Session};
 use crate::Error;
 use crate::work::Work;
-use std::time::Instant;
 
 pub(crate) struct Reader {
-    address: Address,
+    server: Server,
     session: Option<Session>,
 }
 
 impl Reader {
-    pub(crate) const fn new(address: Address) -> Self {
-        Self { address, session: None }
+    pub(crate) const fn new(server: Server) -> Self {
+        Self { server, session: None }
     }
 
-    /// Reads in a transaction of its own.
-    pub(crate) fn read<T>(&mut self, asked: impl FnOnce(&Work<'_>) -> Result<T, Error>) -> Result<T, Error> {
-        let session = self.begin()?;
+    /// Reads in a transaction of its own. A server that is away is waited for, if `patient`.
+    pub(crate) fn read<T>(
+        &mut self,
+        asked: impl FnOnce(&Work<'_>) -> Result<T, Error>,
+        patient: bool,
+    ) -> Result<T, Error> {
+        let session = self.begin(patient)?;
         let result = Work::run(&session, asked);
         let ended = session.batch("ROLLBACK");
         if ended.is_ok() {
@@ -27,12 +30,11 @@ impl Reader {
         result
     }
 
-    fn begin(&mut self) -> Result<Session, Error> {
-        let since = Instant::now();
+    fn begin(&mut self, patient: bool) -> Result<Session, Error> {
         for _ in 0..ATTEMPTS {
             let session = match self.session.take() {
                 Some(session) if !session.is_lost() => session,
-                _ => Session::open_patiently(&self.address, since).map_err(away)?,
+                _ => self.server.connect(patient).map_err(away)?,
             };
             match session.batch("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY") {
                 Ok(()) => return Ok(session),
@@ -47,6 +49,6 @@ impl Reader {
 
 /// What a caller is told of a server that cannot be reached; the reason is for the log.
 pub(super) fn away(error: Error) -> Error {
-    tracing::warn!(%error, "the database cannot be reached");
-    Error::Busy
+    tracing::debug!(%error, "the database cannot be used");
+    Error::Away
 }

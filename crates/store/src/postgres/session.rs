@@ -6,7 +6,7 @@ use crate::{Error, Row, Value};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::future::Future;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::runtime::Runtime;
 use tokio_postgres::error::{DbError, Severity, SqlState};
 use tokio_postgres::tls::{MakeTlsConnect, TlsConnect};
@@ -19,14 +19,8 @@ const STATEMENTS: usize = 256;
 /// Longest wait for one statement's answer; a server that takes longer counts as lost.
 const ANSWER: Duration = Duration::from_secs(30);
 
-/// How long a server that is away is waited for.
-const PATIENCE: Duration = Duration::from_secs(5);
-
 /// Connections that are tried one after the other because each was lost before anything was asked of it.
 pub(super) const ATTEMPTS: usize = 3;
-
-/// First and longest wait between two attempts to connect.
-const BACKOFF: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(500));
 
 /// Said on each connection. A process that holds a lock and has gone, by crash, halt or a cut line, loses it by the
 /// server's own clock.
@@ -80,21 +74,6 @@ impl Session {
         let client = connected.map_err(|error| refused(words(&error), is_passing(&error)))?;
         let (prepared, lost) = (RefCell::default(), Cell::new(false));
         Ok(Self { client, prepared, lost, runtime: Some(runtime) })
-    }
-
-    /// Connects, and waits for a server that is away; not for long, and not at all when it has been away for long.
-    pub(super) fn open_patiently(address: &Address, since: Instant) -> Result<Self, Error> {
-        let mut pause = BACKOFF.0;
-        loop {
-            match Self::open(address) {
-                Ok(session) => return Ok(session),
-                Err(Refused { for_now: true, .. }) if since.elapsed() < PATIENCE => {
-                    std::thread::sleep(pause);
-                    pause = (pause * 2).min(BACKOFF.1);
-                }
-                Err(Refused { error, .. }) => return Err(error),
-            }
-        }
     }
 
     /// Whether the connection is of no use any more, and its transaction undone, or beyond reach.

@@ -6,7 +6,7 @@
 
 use super::reader::away;
 use super::session::{ATTEMPTS, Session};
-use super::{Address, LOCK, TABLES};
+use super::{LOCK, Server, TABLES};
 use crate::Error;
 use crate::migrate::{self, Kind, Part};
 use crate::work::{Statements, Work};
@@ -21,10 +21,8 @@ const SETTLING: Duration = Duration::from_secs(15);
 const SETTLING_PAUSE: Duration = Duration::from_millis(100);
 
 pub(crate) struct Writer {
-    address: Address,
+    server: Server,
     session: Option<Session>,
-    /// Since when the server has been away.
-    away: Option<Instant>,
     /// Names this writer's row; nobody else ever has it.
     id: String,
     /// Commits that were tried.
@@ -33,9 +31,9 @@ pub(crate) struct Writer {
 
 impl Writer {
     /// Connects and brings the tables up to date.
-    pub(crate) fn open(address: Address, parts: &[Part]) -> Result<Self, Error> {
-        let session = Session::open_patiently(&address, Instant::now())?;
-        let place = address.to_string();
+    pub(crate) fn open(server: Server, parts: &[Part]) -> Result<Self, Error> {
+        let session = server.connect(true)?;
+        let place = server.address().to_string();
         session.batch(&begin(""))?;
         let id = Work::run(&session, |work| {
             let version = work.query("SELECT current_setting('server_version_num')", &[])?;
@@ -50,7 +48,7 @@ impl Writer {
             Ok(id.first().map_or(Ok(""), |row| row.text(0))?.to_owned())
         })?;
         session.batch("COMMIT")?;
-        Ok(Self { address, session: Some(session), away: None, id, commits: 0 })
+        Ok(Self { server, session: Some(session), id, commits: 0 })
     }
 
     /// The connection, a new one where it was lost.
@@ -58,10 +56,7 @@ impl Writer {
         if let Some(session) = self.session.take().filter(|session| !session.is_lost()) {
             return Ok(session);
         }
-        let since = *self.away.get_or_insert_with(Instant::now);
-        let session = Session::open_patiently(&self.address, since).map_err(away)?;
-        self.away = None;
-        Ok(session)
+        self.server.connect(true).map_err(away)
     }
 
     /// A connection in a transaction that holds the lock.
@@ -156,7 +151,9 @@ impl Writer {
                 Ok(last.unsigned_abs())
             });
             match read {
-                Err(Error::Busy) if since.elapsed() < SETTLING => std::thread::sleep(SETTLING_PAUSE),
+                Err(Error::Busy | Error::Away) if since.elapsed() < SETTLING => {
+                    std::thread::sleep(SETTLING_PAUSE)
+                }
                 other => return other,
             }
         }

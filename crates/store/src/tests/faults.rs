@@ -33,7 +33,7 @@ async fn a_server_that_was_killed_in_the_middle_of_writes_has_what_was_answered_
                 match store.write(note(&text)).await {
                     Ok(_) => there.push(text),
                     Err(Error::Unsure) => unsure.push(text),
-                    Err(Error::Busy) => {}
+                    Err(Error::Busy | Error::Away) => {}
                     Err(error) => panic!("{error}"),
                 }
             }
@@ -76,10 +76,46 @@ async fn a_server_that_restarted_is_connected_to_again() {
     store.write(note("after")).await.unwrap();
     server.kill();
     let (write, read) = tokio::join!(store.write(note("away")), store.read(|_| Ok(())));
-    assert!(matches!((write, read), (Err(Error::Busy), Err(Error::Busy))));
+    assert!(matches!((write, read), (Err(Error::Away), Err(Error::Away))));
     server.start_again();
-    store.write(note("back")).await.unwrap();
+    // From a moment after that on it is there again.
+    while let Err(error) = store.write(note("back")).await {
+        assert!(matches!(error, Error::Away), "{error}");
+    }
     assert_eq!(notes(&store).await, ["after", "back", "before"]);
+}
+
+#[tokio::test]
+async fn a_server_that_is_away_is_waited_for_once_and_by_those_alone_who_need_it() {
+    let Some(server) = Server::start("a_server_that_is_away") else { return };
+    let store = Store::connect(&address(&server), &[NOTES]).unwrap();
+    assert_eq!(notes(&store).await.len(), 0);
+    server.kill();
+    // Whoever can go on without does so, while another waits for the server to come back.
+    let (waiting, other) = (store.clone(), store.clone());
+    let waiting = tokio::spawn(async move { waiting.write(note("waited")).await });
+    for _ in 0..20 {
+        assert!(matches!(store.read_if_there(|_| Ok(())).await, Err(Error::Away | Error::Busy)));
+    }
+    assert!(!waiting.is_finished());
+    server.start_again();
+    waiting.await.unwrap().unwrap();
+    // It is waited for in all as long as once. A limit that only an old code would meet, which waited each time.
+    server.kill();
+    let all = async {
+        let write = || {
+            let other = other.clone();
+            tokio::spawn(async move { other.write(note("lost")).await })
+        };
+        for written in (0..8).map(|_| write()).collect::<Vec<_>>() {
+            assert!(matches!(written.await.unwrap(), Err(Error::Away)));
+        }
+        for _ in 0..8 {
+            assert!(matches!(store.read(|_| Ok(())).await, Err(Error::Away)));
+            assert!(matches!(store.write(note("lost")).await, Err(Error::Away)));
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(30), all).await.expect("nobody waits twice");
 }
 
 #[tokio::test]
