@@ -129,6 +129,16 @@ impl Gateway {
         self.forget().await;
         Ok(done)
     }
+
+    /// A change of what is there already. `work` reads that in its own transaction, so that nothing that others changed
+    /// meanwhile is lost; what it refuses it has not begun to change.
+    pub(crate) async fn change<T: Send + 'static>(
+        &self,
+        what: &str,
+        work: impl Fn(&Work<'_>) -> Result<Result<T, Error>, store::Error> + Send + 'static,
+    ) -> Result<T, Error> {
+        self.write(what, work).await?
+    }
 }
 
 /// A count or time as the store keeps it.

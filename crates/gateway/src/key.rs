@@ -16,7 +16,7 @@ use std::time::Duration;
 use store::{Row, Value};
 
 /// What keys begin with, so that they are known for what they are where they leak.
-const PREFIX: &str = "hearth_";
+pub const PREFIX: &str = "hearth_";
 
 /// Characters after the prefix: 62^43 is more than 2^256.
 const CHARACTERS: usize = 43;
@@ -291,10 +291,14 @@ impl Gateway {
             key.shown.as_str().into(),
             number(until).into(),
         ];
-        let rotated = self.write("The key could not be rotated", move |work| {
-            let sql = "UPDATE gateway_keys SET old_hash = hash, old_until = ?4, hash = ?2, shown = ?3 WHERE id = ?1";
-            work.execute(sql, &values)?;
-            changed(work)
+        let gone = Error::invalid("key", format!("The key '{}' is revoked", key.id));
+        let rotated = self.change("The key could not be rotated", move |work| {
+            let sql = "UPDATE gateway_keys SET old_hash = hash, old_until = ?4, hash = ?2, shown = ?3
+                WHERE id = ?1 AND revoked IS NULL";
+            if work.execute(sql, &values)? == 0 {
+                return Ok(Err(gone.clone()));
+            }
+            changed(work).map(Ok)
         });
         rotated.await?;
         Ok((key, secret))

@@ -150,6 +150,79 @@ async fn accounts_have_gateways_of_their_own_and_a_default_one() {
 }
 
 #[tokio::test]
+async fn a_change_leaves_what_another_process_changed_a_moment_ago() {
+    let object = |json: serde_json::Value| json.as_object().unwrap().clone();
+    let (folder, clock) = (tempfile::tempdir().unwrap(), Hand::new());
+    let (here, there) = (gateway(folder.path(), &clock).await, gateway(folder.path(), &clock).await);
+    for process in [&here, &there] {
+        process.seal_with(byok::SecretPlace { folder: folder.path().to_owned(), environment: None });
+    }
+    let lab = serde_json::json!({"name": "lab", "slug": "lab", "base_url": "https://lab.example/v1"});
+    here.create_custom(DEFAULT, &object(lab), custom::Reach::Public).await.unwrap();
+    let kept = |weight, secret: &str| byok::NewKept {
+        account: DEFAULT.to_owned(),
+        gateway: DEFAULT.to_owned(),
+        provider: "openai".to_owned(),
+        alias: "a".to_owned(),
+        is_default: false,
+        weight,
+        limit: None,
+        secret: secret.to_owned().into(),
+    };
+    let key = here.keep_key(kept(1, "sk-of-more-than-16-letters")).await.unwrap();
+    // What it knows now it takes to be so for half a second, and no time goes by.
+    assert!(!there.gateway(DEFAULT, DEFAULT).await.unwrap().settings.guard.zdr);
+
+    here.update_gateway(DEFAULT, DEFAULT, &object(serde_json::json!({"zdr": true}))).await.unwrap();
+    let new =
+        there.update_gateway(DEFAULT, DEFAULT, &object(serde_json::json!({"cache_ttl": 0}))).await.unwrap();
+    assert!(new.settings.guard.zdr && here.gateway(DEFAULT, DEFAULT).await.unwrap().settings.guard.zdr);
+
+    let beta = object(serde_json::json!({"enable": false}));
+    here.update_custom(DEFAULT, "lab", &beta, custom::Reach::Public).await.unwrap();
+    let link = object(serde_json::json!({"link": "https://lab.example"}));
+    let new = there.update_custom(DEFAULT, "lab", &link, custom::Reach::Public).await.unwrap();
+    assert!(!new.enabled && !here.custom(DEFAULT, "lab").await.unwrap().enabled);
+
+    here.change_key(DEFAULT, DEFAULT, &key.id, move |_| Ok(kept(7, "sk-of-another-provider-0000")))
+        .await
+        .unwrap();
+    let alias =
+        move |old: &byok::KeptKey| Ok(byok::NewKept { alias: "b".to_owned(), ..kept(old.weight, "") });
+    let new = there.change_key(DEFAULT, DEFAULT, &key.id, alias).await.unwrap();
+    assert_eq!((new.weight, &*new.alias, &*new.preview), (7, "b", "…0000"));
+
+    here.create_gateway(DEFAULT, "new", &object(serde_json::json!({}))).await.unwrap();
+    there.delete_gateway(DEFAULT, "new").await.unwrap();
+
+    let (key, _) = here.create_key(new_key(Limits::default())).await.unwrap();
+    there.forget().await;
+    there.keys(None).await.unwrap();
+    here.revoke_key(&key.id.0).await.unwrap();
+    assert!(there.rotate_key(&key.id.0, Duration::ZERO).await.is_err(), "a revoked key stays so");
+}
+
+#[tokio::test]
+async fn what_is_known_of_keys_goes_on_at_once_while_the_database_is_away() {
+    let Some(server) = testdb::Server::start("what_is_known_of_keys") else { return };
+    let store = Store::connect(&server.database().parse().unwrap(), &PARTS).unwrap();
+    let clock = Hand::new();
+    let opened = Gateway::open(store.clone(), Arc::clone(&clock) as Arc<dyn Clock>, Book::default()).await;
+    let gateway = opened.unwrap();
+    let (_, secret) = gateway.create_key(new_key(Limits::default())).await.unwrap();
+    assert!(valid(&gateway, &secret).await);
+    server.kill();
+    let needs_it = tokio::spawn(async move { store.write(|_| Ok(())).await });
+    for _ in 0..20 {
+        clock.advance(Duration::from_secs(1));
+        assert!(valid(&gateway, &secret).await);
+    }
+    assert!(!needs_it.is_finished(), "who must write waits for it, and others do not");
+    server.start_again();
+    needs_it.await.unwrap().unwrap();
+}
+
+#[tokio::test]
 async fn a_key_is_told_when_its_next_minute_begins() {
     let (folder, clock) = (tempfile::tempdir().unwrap(), Hand::new());
     let gateway = gateway(folder.path(), &clock).await;

@@ -28,9 +28,6 @@ pub const TABLES: Part =
 /// Names the alias whose keys are used.
 pub(crate) const ALIAS: &str = "cf-aig-byok-alias";
 
-/// `true`: keys of the settings are not used.
-pub(crate) const NO_WHOLESALE: &str = "cf-aig-no-wholesale";
-
 /// Longest secret, in bytes; a service account's file has some thousands.
 const SECRET_MAX: usize = 16 << 10;
 
@@ -257,6 +254,11 @@ impl Kept {
     }
 }
 
+fn no_kept_key(id: &str) -> Error {
+    let shown: String = id.chars().take(64).collect();
+    Error::new(ErrorKind::NotFound, format!("There is no key of a provider '{shown}'"))
+}
+
 fn broken(error: &SecretError) -> Error {
     tracing::error!(%error, "a provider's key cannot be used");
     Error::new(ErrorKind::Unavailable, format!("A provider's key cannot be used: {error}"))
@@ -327,49 +329,61 @@ impl Gateway {
         Ok(key)
     }
 
-    /// Makes a key that is kept as it is wished, under the same id; an empty secret leaves the one that is there.
+    /// Makes a key that is kept as it is wished, under the same id. The wish is told what is there when it is changed; an
+    /// empty secret leaves the one that is there.
     ///
     /// # Errors
     /// As [`Gateway::keep_key`], and when it is not there.
-    pub async fn change_key(&self, id: &str, new: NewKept) -> Result<KeptKey, Error> {
-        let old = self.kept_key(&new.account, &new.gateway, id).await?;
+    pub async fn change_key(
+        &self,
+        account: &str,
+        gateway: &str,
+        id: &str,
+        wish: impl Fn(&KeptKey) -> Result<NewKept, Error> + Send + 'static,
+    ) -> Result<KeptKey, Error> {
+        let (this, account, gateway, id) =
+            (self.clone(), account.to_owned(), gateway.to_owned(), id.to_owned());
+        let updated = self.change("The provider's key could not be changed", move |work| {
+            let sql = format!(
+                "SELECT {COLUMNS} FROM gateway_provider_keys WHERE account = ?1 AND gateway = ?2 AND id = ?3"
+            );
+            let place = [&account, &gateway, &id].map(|part| Value::from(part.as_str()));
+            let Some(old) = work.query(&sql, &place)?.first().map(row).transpose()? else {
+                return Ok(Err(no_kept_key(&id)));
+            };
+            let wished = wish(&old.key).and_then(|wish| this.wished(old, wish));
+            let (key, sealed) = match wished {
+                Ok(wished) => wished,
+                Err(refused) => return Ok(Err(refused)),
+            };
+            let sql =
+                "UPDATE gateway_provider_keys SET alias = ?5, is_default = ?6, weight = ?7, secret = ?8,
+                preview = ?9, modified = ?11, rate_limit = ?12, rate_limit_period = ?13
+                WHERE id = ?1 AND account = ?2 AND gateway = ?3 AND provider = ?4 AND created = ?10";
+            work.execute(sql, &key.values(sealed))?;
+            changed(work)?;
+            Ok(Ok(key))
+        });
+        updated.await
+    }
+
+    /// A key as it is wished in the place of an old one, and its sealed secret.
+    fn wished(&self, old: Sealed, new: NewKept) -> Result<(KeptKey, String), Error> {
+        let Sealed { key: old, secret: sealed } = old;
         new.check()?;
         if new.provider != old.provider {
             return Err(Error::invalid("provider_slug", "The provider of a key stays as it is"));
         }
         let (sealed, preview) = if new.secret.reveal().is_empty() {
-            (String::new(), old.preview)
+            (sealed, old.preview)
         } else {
             let secret = new.trimmed()?;
             let preview = preview(&secret);
             (self.seal_secret(secret, &bound_to(&old.id))?, preview)
         };
-        let NewKept { account, gateway, provider, alias, is_default, weight, limit, .. } = new;
-        let (id, created, modified) = (old.id, old.created, self.now());
-        let key = KeptKey {
-            id,
-            account,
-            gateway,
-            provider,
-            alias,
-            is_default,
-            weight,
-            limit,
-            preview,
-            created,
-            modified,
-        };
-        let values = key.values(sealed);
-        let updated = self.write("The provider's key could not be changed", move |work| {
-            let sql = "UPDATE gateway_provider_keys SET alias = ?5, is_default = ?6, weight = ?7,
-                secret = CASE WHEN ?8 = '' THEN secret ELSE ?8 END, preview = ?9, modified = ?11,
-                rate_limit = ?12, rate_limit_period = ?13
-                WHERE id = ?1 AND account = ?2 AND gateway = ?3 AND provider = ?4 AND created = ?10";
-            work.execute(sql, &values)?;
-            changed(work)
-        });
-        updated.await?;
-        Ok(key)
+        let NewKept { alias, is_default, weight, limit, .. } = new;
+        let modified = self.now();
+        Ok((KeptKey { alias, is_default, weight, limit, preview, modified, ..old }, sealed))
     }
 
     /// A key that is kept.
@@ -378,10 +392,7 @@ impl Gateway {
     /// When it is not there, or the store fails.
     pub async fn kept_key(&self, account: &str, gateway: &str, id: &str) -> Result<KeptKey, Error> {
         let kept = self.kept_keys(account, gateway).await?;
-        kept.into_iter().find(|key| key.id == id).ok_or_else(|| {
-            let shown: String = id.chars().take(64).collect();
-            Error::new(ErrorKind::NotFound, format!("There is no key of a provider '{shown}'"))
-        })
+        kept.into_iter().find(|key| key.id == id).ok_or_else(|| no_kept_key(id))
     }
 
     /// Seals a secret for a row.

@@ -251,6 +251,21 @@ impl Custom {
     }
 }
 
+/// One of an account as it is at this moment, which a change of it goes by; see [`Gateway::custom`].
+fn find(work: &Work<'_>, account: &str, id: &str) -> Result<Option<Custom>, store::Error> {
+    let slug = id.strip_prefix("custom-").unwrap_or(id);
+    let sql = format!(
+        "SELECT {COLUMNS} FROM gateway_custom_providers WHERE account = ?1 AND (id = ?2 OR slug = ?3)
+         ORDER BY created, id"
+    );
+    work.query(&sql, &[account.into(), id.into(), slug.into()])?.first().map(row).transpose()
+}
+
+fn not_there(id: &str) -> Error {
+    let shown: String = id.chars().take(64).collect();
+    Error::new(ErrorKind::NotFound, format!("There is no provider '{shown}' of the account's own"))
+}
+
 fn missing(name: &str) -> Error {
     Error::invalid(name, format!("'{name}' is missing"))
 }
@@ -382,10 +397,7 @@ impl Gateway {
         let slug = id.strip_prefix("custom-").unwrap_or(id);
         let found = self.customs(account).await?.into_iter();
         let mut found = found.filter(|custom| custom.id == id || custom.slug == slug);
-        found.next().ok_or_else(|| {
-            let shown: String = id.chars().take(64).collect();
-            Error::new(ErrorKind::NotFound, format!("There is no provider '{shown}' of the account's own"))
-        })
+        found.next().ok_or_else(|| not_there(id))
     }
 
     /// Makes a provider.
@@ -436,24 +448,29 @@ impl Gateway {
         fields: &Map<String, Value>,
         reach: Reach,
     ) -> Result<Arc<Custom>, Error> {
-        let mut custom = Custom::clone(&*self.custom(account, id).await?);
-        // What was allowed stays so while the address stays.
-        let same = fields.get("base_url").is_none_or(|url| *url == custom.base_url.as_str());
-        let reach = if same && custom.private { Reach::Private } else { reach };
-        if let Some(headers) = custom.set(fields, reach)? {
-            self.seal_headers(&mut custom, headers)?;
-        }
-        custom.modified = self.now();
-        let values = custom.values();
-        let updated = self.write("The provider could not be changed", move |work| {
+        let (gateway, account, id) = (self.clone(), account.to_owned(), id.to_owned());
+        let fields = fields.clone();
+        let updated = self.change("The provider could not be changed", move |work| {
+            let Some(mut custom) = find(work, &account, &id)? else { return Ok(Err(not_there(&id))) };
+            // What was allowed stays so while the address stays.
+            let same = fields.get("base_url").is_none_or(|url| *url == custom.base_url.as_str());
+            let reach = if same && custom.private { Reach::Private } else { reach };
+            let set = custom.set(&fields, reach).and_then(|headers| match headers {
+                Some(headers) => gateway.seal_headers(&mut custom, headers),
+                None => Ok(()),
+            });
+            if let Err(refused) = set {
+                return Ok(Err(refused));
+            }
+            custom.modified = gateway.now();
             let sql =
                 "UPDATE gateway_custom_providers SET base_url = ?4, enabled = ?5, private = ?6, about = ?7,
                  modified = ?9, headers = ?10 WHERE id = ?1 AND account = ?2 AND slug = ?3 AND created = ?8";
-            work.execute(sql, &values)?;
-            changed(work)
+            work.execute(sql, &custom.values())?;
+            changed(work)?;
+            Ok(Ok(Arc::new(custom)))
         });
-        updated.await?;
-        Ok(Arc::new(custom))
+        updated.await
     }
 
     /// Removes a provider and the keys that are kept for it; what the ledger says of it stays.
@@ -461,15 +478,16 @@ impl Gateway {
     /// # Errors
     /// When it is not there, or the store fails.
     pub async fn delete_custom(&self, account: &str, id: &str) -> Result<Arc<Custom>, Error> {
-        let custom = self.custom(account, id).await?;
-        let values = [custom.id.as_str().into(), format!("custom-{}", custom.slug).into(), account.into()];
-        let deleted = self.write("The provider could not be removed", move |work| {
-            work.execute("DELETE FROM gateway_custom_providers WHERE id = ?1", &values[..1])?;
+        let (account, id) = (account.to_owned(), id.to_owned());
+        let deleted = self.change("The provider could not be removed", move |work| {
+            let Some(custom) = find(work, &account, &id)? else { return Ok(Err(not_there(&id))) };
+            work.execute("DELETE FROM gateway_custom_providers WHERE id = ?1", &[custom.id.as_str().into()])?;
             let sql = "DELETE FROM gateway_provider_keys WHERE provider = ?1 AND account = ?2";
-            work.execute(sql, &values[1..])?;
-            changed(work)
+            let slug = format!("custom-{}", custom.slug);
+            work.execute(sql, &[slug.into(), account.as_str().into()])?;
+            changed(work)?;
+            Ok(Ok(Arc::new(custom)))
         });
-        deleted.await?;
-        Ok(custom)
+        deleted.await
     }
 }

@@ -297,14 +297,17 @@ impl Gateway {
     ) -> Result<Route, Error> {
         let route = self.route(account, gateway, id).await?;
         check_id("name", name)?;
-        if self.routes(account, gateway).await?.iter().any(|other| other.name == name && other.id != route.id)
-        {
-            return Err(Error::invalid("name", format!("There is a route '{name}' already")));
-        }
         let values = [route.id.as_str().into(), name.into(), store::Value::from(number(self.now()))];
-        let written = self.write("The route could not be changed", move |work| {
+        let taken = Error::invalid("name", format!("There is a route '{name}' already"));
+        let place = [account.into(), gateway.into(), name.into(), route.id.as_str().into()];
+        let written = self.change("The route could not be changed", move |work| {
+            let sql =
+                "SELECT 1 FROM gateway_routes WHERE account = ?1 AND gateway = ?2 AND name = ?3 AND id <> ?4";
+            if !work.query(sql, &place)?.is_empty() {
+                return Ok(Err(taken.clone()));
+            }
             work.execute("UPDATE gateway_routes SET name = ?2, modified = ?3 WHERE id = ?1", &values)?;
-            changed(work)
+            changed(work).map(Ok)
         });
         written.await?;
         self.route(account, gateway, &route.id).await

@@ -221,6 +221,12 @@ pub(crate) fn read(row: &Row) -> Result<Named, store::Error> {
     })
 }
 
+/// A gateway as it is at this moment, which a change of it goes by.
+fn find(work: &Work<'_>, account: &str, id: &str) -> Result<Option<Named>, store::Error> {
+    let sql = format!("SELECT {COLUMNS} FROM gateway_gateways WHERE account = ?1 AND id = ?2");
+    work.query(&sql, &[account.into(), id.into()])?.first().map(read).transpose()
+}
+
 /// Inserts a gateway; tells whether it is new.
 pub(crate) fn insert(
     work: &Work<'_>,
@@ -304,18 +310,26 @@ impl Gateway {
         id: &str,
         fields: &Map<String, Value>,
     ) -> Result<Arc<Named>, Error> {
-        let settings = self.gateway(account, id).await?.settings.parse(fields)?;
-        self.logs().check(&settings.logs.otel)?;
-        let values =
-            [account.into(), id.into(), text(&settings).into(), store::Value::from(number(self.now()))];
-        let updated = self.write("The gateway could not be changed", move |work| {
+        let (account, id, now) = (account.to_owned(), id.to_owned(), self.now());
+        let (logs, fields) = (self.logs().clone(), fields.clone());
+        let updated = self.change("The gateway could not be changed", move |work| {
+            let Some(old) = find(work, &account, &id)? else { return Ok(Err(missing(&id))) };
+            let settings = old.settings.parse(&fields);
+            let settings = settings.and_then(|new| logs.check(&new.logs.otel).map(|()| new));
+            let settings = match settings {
+                Ok(settings) => settings,
+                Err(refused) => return Ok(Err(refused)),
+            };
+            let named = Named { settings, modified: now, ..old };
+            let values = [&*account, &id, &text(&named.settings)].map(store::Value::from).into_iter();
+            let values: Vec<_> = values.chain([number(now).into()]).collect();
             let sql =
                 "UPDATE gateway_gateways SET settings = ?3, modified = ?4 WHERE account = ?1 AND id = ?2";
             work.execute(sql, &values)?;
-            changed(work)
+            changed(work)?;
+            Ok(Ok(Arc::new(named)))
         });
-        updated.await?;
-        self.gateway(account, id).await
+        updated.await
     }
 
     /// Removes a gateway; what the ledger says of it stays. Gives back what it was.
@@ -323,19 +337,20 @@ impl Gateway {
     /// # Errors
     /// When it is not there, is the default one, or the store fails.
     pub async fn delete_gateway(&self, account: &str, id: &str) -> Result<Arc<Named>, Error> {
-        let named = self.gateway(account, id).await?;
-        if id == DEFAULT {
-            return Err(Error::invalid("id", "The default gateway cannot be deleted"));
-        }
-        let values = [account.into(), id.into()];
-        let deleted = self.write("The gateway could not be deleted", move |work| {
+        let (account, id) = (account.to_owned(), id.to_owned());
+        let deleted = self.change("The gateway could not be deleted", move |work| {
+            let Some(named) = find(work, &account, &id)? else { return Ok(Err(missing(&id))) };
+            if id == DEFAULT {
+                return Ok(Err(Error::invalid("id", "The default gateway cannot be deleted")));
+            }
+            let values = [account.as_str().into(), id.as_str().into()];
             work.execute("DELETE FROM gateway_gateways WHERE account = ?1 AND id = ?2", &values)?;
             byok::remove_of_gateway(work, &values)?;
             route::remove_of_gateway(work, &values)?;
-            changed(work)
+            changed(work)?;
+            Ok(Ok(Arc::new(named)))
         });
-        deleted.await?;
-        Ok(named)
+        deleted.await
     }
 }
 

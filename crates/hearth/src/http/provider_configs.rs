@@ -51,18 +51,20 @@ pub(super) async fn get(State(app): State<Arc<App>>, named: Named3) -> Answered 
 pub(super) async fn update(State(app): State<Arc<App>>, named: Named3, request: Request) -> Answered {
     let (account, id, config) = path(named)?;
     let fields = fields(&app, request).await?;
-    let old = gateway(&app)?.kept_key(&account, &id, &config).await?;
-    let wish = NewKept {
-        account,
-        gateway: id,
-        provider: old.provider.clone(),
-        alias: old.alias.clone(),
-        is_default: old.is_default,
-        weight: old.weight,
-        limit: old.limit,
-        secret: String::new().into(),
+    let wish = move |old: &KeptKey| {
+        let wish = NewKept {
+            account: old.account.clone(),
+            gateway: old.gateway.clone(),
+            provider: old.provider.clone(),
+            alias: old.alias.clone(),
+            is_default: old.is_default,
+            weight: old.weight,
+            limit: old.limit,
+            secret: String::new().into(),
+        };
+        wished(wish, &fields, Some(old))
     };
-    let changed = gateway(&app)?.change_key(&config, wished(wish, &fields, Some(&old))?).await?;
+    let changed = gateway(&app)?.change_key(&account, &id, &config, wish).await?;
     Ok(enveloped(&object(&changed), None))
 }
 
