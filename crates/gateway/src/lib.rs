@@ -15,6 +15,7 @@ pub mod dialect;
 mod directory;
 pub mod elsewhere;
 pub mod eventstream;
+pub mod flags;
 mod key;
 pub mod ledger;
 pub mod log;
@@ -33,7 +34,7 @@ mod usage;
 
 pub use account::{Account, RESERVED};
 pub use caller::{Caller, DEFAULT, KeyId, Metadata};
-pub use key::{Budget, Key, Limits, NewKey, Scopes, Secret};
+pub use key::{Budget, Key, Limits, NewKey, PREFIX as KEY_PREFIX, Scopes, Secret};
 pub use outcome::{Outcome, Seen};
 pub use settings::{
     Action, Backoff, Cache, Check, Dlp, Guardrails, Hazards, Logs, Match, Named, Retry, Settings, SpendRule,
@@ -163,6 +164,7 @@ pub fn unavailable(what: &str, error: &store::Error) -> Error {
     let why = match error {
         store::Error::Full
         | store::Error::Busy
+        | store::Error::Away
         | store::Error::Closed
         | store::Error::Unsure
         | store::Error::Undone(_) => error.to_string(),

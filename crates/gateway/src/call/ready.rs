@@ -6,7 +6,7 @@ use super::{Call, KeyOf, Proxy, Signed, Target, headers};
 use crate::credential::Credential;
 use crate::ledger::{Entry, Opening};
 use crate::provider::Configured;
-use crate::{Gateway, byok};
+use crate::{Gateway, byok, flags};
 use base::Clock;
 use hyper::http::header::AUTHORIZATION;
 use hyper::http::{Method, StatusCode};
@@ -166,8 +166,7 @@ async fn with_keys(
     if let Some(kept) = kept {
         return Ok(kept);
     }
-    let own_keys_only = call.caller.own_keys_only
-        || call.headers.get(byok::NO_WHOLESALE).is_some_and(|value| *value == "true");
+    let own_keys_only = call.caller.own_keys_only || flags::is_set(&call.headers, flags::NO_WHOLESALE);
     if !own_keys_only || provider.keys() == 0 {
         return Ok(Arc::clone(provider));
     }

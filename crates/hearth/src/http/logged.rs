@@ -5,6 +5,7 @@
 //! a server that keeps nothing, is not followed. Not here: the record (`gateway::log`).
 
 use super::front::parameter;
+use super::policy::retention;
 use super::refusal::{Dialect, Refusal};
 use super::{App, bound, routes};
 use axum::body::Body;
@@ -14,7 +15,7 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use gateway::log::{Answered, Asked, Collect, Finder, Finding, Trace};
 use gateway::scan::{Field, scan};
-use gateway::{Action, Caller};
+use gateway::{Action, Caller, flags};
 use hyper::body::{Body as _, Frame, SizeHint};
 use protocol::Error;
 use protocol::workers_ai::binding::MODEL_HEADER;
@@ -22,10 +23,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-const COLLECT: &str = "cf-aig-collect-log";
-const COLLECT_PAYLOAD: &str = "cf-aig-collect-log-payload";
 const EVENT: &str = "cf-aig-event-id";
-const ZERO_RETENTION: &str = "cf-aig-zdr";
 const PARENT: &str = "traceparent";
 const LOG: HeaderName = HeaderName::from_static("cf-aig-log-id");
 
@@ -134,11 +132,7 @@ impl Turned {
 
 fn asked(route: &str, path: &str, headers: &HeaderMap) -> Asked {
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
-    let flag = |name: &str| match headers.get(name).map(HeaderValue::as_bytes) {
-        Some(value) if value.eq_ignore_ascii_case(b"true") || value == b"1" => Some(true),
-        Some(value) if value.eq_ignore_ascii_case(b"false") || value == b"0" => Some(false),
-        _ => None,
-    };
+    let flag = |name| flags::flag(headers, name).unwrap_or_default();
     let provider = parameter(route, path, "{provider}").map(str::to_owned);
     // Behind /v1/ACCOUNT/GATEWAY/PROVIDER/.
     let shown = if provider.is_some() { path.splitn(6, '/').nth(5).unwrap_or_default() } else { path };
@@ -156,9 +150,9 @@ fn asked(route: &str, path: &str, headers: &HeaderMap) -> Asked {
         event_id: text(EVENT),
         parent: text(PARENT),
         collect: Collect {
-            log: flag(COLLECT),
-            payloads: flag(COLLECT_PAYLOAD),
-            zero_retention: flag(ZERO_RETENTION) == Some(true),
+            log: flag(flags::COLLECT_LOG),
+            payloads: flag(flags::COLLECT_PAYLOAD),
+            zero_retention: retention::is_asked(headers),
         },
     }
 }

@@ -10,7 +10,7 @@ mod cache;
 mod dlp;
 mod guard;
 mod limits;
-mod retention;
+pub(super) mod retention;
 
 use super::body::{Body, ahead};
 use super::dispatch::Nested;

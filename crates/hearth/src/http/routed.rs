@@ -14,7 +14,7 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
 use axum::response::Response;
 use gateway::route::{Deployed, Facts, Model, PREFIX, Turn, Walk, mentioned};
 use gateway::scan::{Edits, Field, Scan};
-use gateway::{Caller, Gateway};
+use gateway::{Caller, Gateway, flags};
 use protocol::workers_ai::binding::{self, MODEL_HEADER};
 use protocol::{Error, ErrorKind};
 use serde_json::Value;
@@ -173,7 +173,7 @@ impl Outer<'_> {
         if let Some(timeout) = model.timeout {
             let ms = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
             headers.insert("cf-aig-request-timeout", HeaderValue::from(ms));
-            headers.insert("cf-aig-request-timeout-strict", HeaderValue::from_static("true"));
+            headers.insert(flags::STRICT_TIMEOUT, HeaderValue::from_static("true"));
         }
         if let Some(hedge) = model.hedge.as_deref().and_then(|hedge| HeaderValue::from_str(hedge).ok()) {
             headers.insert("cf-aig-hedge", hedge);

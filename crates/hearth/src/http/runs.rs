@@ -17,8 +17,8 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use futures::StreamExt;
 use futures::stream::unfold;
-use gateway::Caller;
 use gateway::sse::Framer;
+use gateway::{Caller, flags};
 use protocol::workers_ai::binding::{self, MODEL_HEADER};
 use protocol::{Error, ErrorKind};
 use std::collections::{HashMap, VecDeque};
@@ -29,9 +29,6 @@ use tokio::time::{Instant, sleep_until};
 
 /// The id of a run, on its response.
 const RUN: HeaderName = HeaderName::from_static("cf-aig-run-id");
-
-/// By which a client says that it may come back for the stream.
-const WANTED: &str = "cf-aig-resumable";
 
 /// Most bytes of a run that are kept. What goes beyond waits for the reader; without one it ends the run.
 const RUN_MAX: usize = 4 << 20;
@@ -264,8 +261,8 @@ pub(super) fn wanted(app: &App, route: &str, request: &Request) -> bool {
         return false;
     }
     let header = |name: &str| request.headers().get(name).and_then(|value| value.to_str().ok());
-    match (header(WANTED), route) {
-        (Some(word), _) => word == "true",
+    match (flags::flag(request.headers(), flags::RESUMABLE).unwrap_or_default(), route) {
+        (Some(wanted), _) => wanted,
         (None, "/run" | "/ai-gateway/run") => header(MODEL_HEADER)
             .is_some_and(|name| app.model(binding::model(name, |name| app.model(name).is_ok())).is_err()),
         (None, _) => false,

@@ -15,11 +15,10 @@ use futures::stream::unfold;
 use gateway::ledger::Opening;
 use gateway::policy::cache::{ANSWER_MAX, Answer, Head, Id, IdOf};
 use gateway::scan::Field;
-use gateway::{Cache, Caller, Gateway, Named, Outcome};
+use gateway::{Cache, Caller, Gateway, Named, Outcome, flags};
 use protocol::Error;
 
 const TTL: [&str; 2] = ["cf-aig-cache-ttl", "cf-cache-ttl"];
-const SKIP: [&str; 2] = ["cf-aig-skip-cache", "cf-skip-cache"];
 const KEY: &str = "cf-aig-cache-key";
 const STATUS: HeaderName = HeaderName::from_static("cf-aig-cache-status");
 
@@ -88,8 +87,9 @@ impl Wish {
             (None, 0) if key.is_some() => KEYED_TTL,
             (None, seconds) => seconds,
         };
-        let skips = first(headers, &SKIP).is_some_and(|(_, value)| has(value, b"true"))
-            || headers.get("cache-control").is_some_and(|value| has(value, b"no-store"));
+        let skips =
+            [flags::SKIP_CACHE, flags::SKIP_CACHE_OLD].iter().any(|name| flags::is_set(headers, name))
+                || headers.get("cache-control").is_some_and(|value| has(value, b"no-store"));
         if seconds == 0 || skips || request.method() != Method::POST || !gateway.caches() {
             return Ok(None);
         }

@@ -3,14 +3,14 @@
 
 use super::super::body::Body;
 use axum::http::HeaderMap;
+use gateway::flags;
 use gateway::scan::{Edits, Field};
 use protocol::Error;
 
-/// Asks for it; a request cannot ask for less than its gateway.
-const ZDR: &str = "cf-aig-zdr";
-
-pub(super) fn is_asked(headers: &HeaderMap) -> bool {
-    headers.get(ZDR).is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"true"))
+/// Whether a request asks for it; it cannot ask for less than its gateway. A value that is neither yes nor no, which the
+/// front refuses, would be a yes.
+pub(in crate::http) fn is_asked(headers: &HeaderMap) -> bool {
+    flags::flag(headers, flags::ZERO_RETENTION).map_or(true, |said| said == Some(true))
 }
 
 /// The body with `store: false` where it would be kept else: always in Responses, which are kept where nothing is said,

@@ -422,3 +422,48 @@ async fn a_request_that_nobody_may_keep_is_neither_cached_nor_kept_nor_sent_to_w
     let id = reply.json()["id"].as_str().unwrap().to_owned();
     assert_eq!(fixture.server.get(&format!("/v1/responses/{id}")).await.status, 404);
 }
+
+#[tokio::test]
+async fn a_header_that_says_neither_yes_nor_no_or_no_metadata_is_refused_by_name_and_nobody_is_asked() {
+    let fixture = Fixture::start(Config::default()).await;
+    for (name, values) in [
+        ("cf-aig-zdr", &["yes", "ture", "2"][..]),
+        ("cf-aig-collect-log", &["no"]),
+        ("cf-aig-collect-log-payload", &["off"]),
+        ("cf-aig-skip-cache", &["always"]),
+        ("cf-aig-no-wholesale", &["yes"]),
+        ("cf-aig-resumable", &["on"]),
+        ("cf-aig-request-timeout-strict", &["maybe"]),
+        ("cf-aig-metadata", &["x", "[]", "1", "{", "null"]),
+    ] {
+        for value in values {
+            let reply = ask(&fixture, CHAT, &[&format!("{name}: {value}")], &chat("a", "")).await;
+            assert_eq!(reply.status, 400, "{name}: {value}");
+            assert!(reply.json()["error"]["message"].as_str().unwrap().contains(name), "{reply:?}");
+            // An entry of a list is held to the same.
+            let query = chat("a", "");
+            let entry = json!({"provider": "workers-ai", "endpoint": "v1/chat/completions",
+                "headers": {name: value}, "query": serde_json::from_str::<Value>(&query).unwrap()});
+            let reply = ask(&fixture, "/v1/default/default", &[], &entry.to_string()).await;
+            assert_eq!(reply.status, 400, "an entry's {name}: {value}");
+        }
+    }
+    assert_eq!(asked(&fixture), 0);
+    for value in ["1", "TRUE", "0", "False"] {
+        let reply = ask(&fixture, CHAT, &[&format!("cf-aig-zdr: {value}")], &chat("a", "")).await;
+        assert_eq!(reply.status, 200, "{value}");
+    }
+}
+
+#[tokio::test]
+async fn a_webhook_that_fails_blocks_without_telling_the_caller_where_it_is() {
+    let clock = Arc::new(base::SystemClock::default());
+    let providers = gateway::provider::Providers::new(Default::default()).unwrap();
+    let proxy = gateway::call::Proxy::new(providers, gateway::upstream::Upstream::new().unwrap(), clock);
+    let (judge, proxy) = (Some("http://127.0.0.1:1/hidden".to_owned()), Some(Arc::new(proxy)));
+    let fixture = Fixture::start(Config { judge, proxy, ..Config::default() }).await;
+    set(&fixture, json!({"guardrails": {"prompt": {"S1": "BLOCK"}}})).await;
+    let reply = ask(&fixture, CHAT, &[], &chat("a", "")).await;
+    assert!(reply.status >= 400 && reply.body.contains("the webhook failed"), "{reply:?}");
+    assert!(!reply.body.contains("hidden") && !reply.body.contains("127.0.0.1"), "{reply:?}");
+}
