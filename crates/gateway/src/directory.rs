@@ -111,11 +111,15 @@ impl Known {
                     let error = outcome.err().unwrap_or(store::Error::Closed);
                     return Err(unavailable("Keys cannot be read", &error));
                 };
-                if let Err(error) = outcome {
-                    tracing::warn!(%error, "changes of keys cannot be seen");
-                }
-                // From now on, since that may have taken its time: those who waited go on with it too.
-                self.set(&old, clock.now());
+                let looked = match outcome {
+                    Ok(_) => looked,
+                    Err(error) => {
+                        tracing::warn!(%error, "changes of keys cannot be seen");
+                        // That may have taken its time, and those who waited meanwhile go on with it too.
+                        clock.now()
+                    }
+                };
+                self.set(&old, looked);
                 Ok(old)
             }
         }

@@ -44,9 +44,6 @@ const KEYS: &[&str] = &["authorization", "x-api-key", "api-key", "x-goog-api-key
 /// What belongs to a signature of Amazon's beside `authorization`.
 const OF_A_SIGNATURE: &[&str] = &["x-amz-content-sha256", "x-amz-date", "x-amz-security-token"];
 
-/// What our own keys begin with.
-const OURS: &[u8] = b"hearth_";
-
 /// The version of Anthropic's API that is asked for where the client says none.
 const ANTHROPIC_VERSION: (&str, &str) = ("anthropic-version", "2023-06-01");
 
@@ -198,7 +195,7 @@ fn bare(value: &[u8]) -> &[u8] {
 }
 
 fn is_ours(value: &[u8]) -> bool {
-    bare(value).starts_with(OURS)
+    bare(value).starts_with(crate::KEY_PREFIX.as_bytes())
 }
 
 /// The headers that go back to a client.

@@ -4,10 +4,10 @@
 //! time, an answer that broke off before any of it was passed on, 408, 409, 429 and all of 5xx. A caller sets the numbers
 //! by AI Gateway's headers; what a provider says about its own pause goes before them.
 
-use crate::Backoff;
+use crate::{Backoff, flags};
 use hyper::http::{HeaderMap, StatusCode};
 use protocol::Error;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 /// Most attempts, and longest pause, that a caller may ask for (AI Gateway's limits).
 const ATTEMPTS_MAX: u64 = 5;
@@ -103,7 +103,7 @@ impl Policy {
                 return Err(Error::invalid("cf-aig-backoff", message));
             }
         };
-        let strict = headers.get("cf-aig-request-timeout-strict").is_some_and(|value| *value == "true");
+        let strict = flags::is_set(headers, flags::STRICT_TIMEOUT);
         let hedge = headers.get(HEDGE).map(|value| Hedge::parse(value.to_str().unwrap_or_default()));
         Ok(Self {
             strict: strict || self.strict,
@@ -141,12 +141,18 @@ pub fn is_passing(status: StatusCode) -> bool {
     matches!(status.as_u16(), 408 | 409 | 429 | 500..)
 }
 
-/// The pause that an answer asks for. Dates are not read: what is counted in days is no pause.
+/// The pause that an answer asks for: seconds, or a date (RFC 9110, 10.2.3), which is counted from the answer's own `Date`
+/// where it has one. A date that has passed asks for none.
 #[must_use]
 pub fn asked(headers: &HeaderMap) -> Option<Duration> {
-    let number = |name: &str| headers.get(name)?.to_str().ok()?.trim().parse::<f64>().ok();
-    let seconds = number("retry-after-ms").map(|ms| ms / 1000.0).or_else(|| number("retry-after"))?;
-    Duration::try_from_secs_f64(seconds).ok()
+    let text = |name: &str| headers.get(name)?.to_str().ok().map(str::trim);
+    let number = |name: &str| text(name)?.parse::<f64>().ok();
+    if let Some(seconds) = number("retry-after-ms").map(|ms| ms / 1000.0).or_else(|| number("retry-after")) {
+        return Duration::try_from_secs_f64(seconds).ok();
+    }
+    let until = httpdate::parse_http_date(text("retry-after")?).ok()?;
+    let now = text("date").and_then(|date| httpdate::parse_http_date(date).ok());
+    until.duration_since(now.unwrap_or_else(SystemTime::now)).ok()
 }
 
 #[cfg(test)]
@@ -220,6 +226,14 @@ mod tests {
         assert_eq!(asked(&headers(&[("retry-after", "2"), ("retry-after-ms", "1500")])), Some(MS(1500)));
         assert_eq!(asked(&headers(&[("retry-after", "Fri, 31 Dec 1999 23:59:59 GMT")])), None);
         assert_eq!(asked(&headers(&[("retry-after", "-1")])), None);
+        let now = ("date", "Sun, 06 Nov 1994 08:49:37 GMT");
+        for date in
+            ["Sun, 06 Nov 1994 08:49:49 GMT", "Sunday, 06-Nov-94 08:49:49 GMT", "Sun Nov  6 08:49:49 1994"]
+        {
+            assert_eq!(asked(&headers(&[now, ("retry-after", date)])), Some(MS(12_000)), "{date}");
+        }
+        assert_eq!(asked(&headers(&[now, ("retry-after", "Sun, 06 Nov 1994 08:49:36 GMT")])), None);
+        assert_eq!(asked(&headers(&[now, ("retry-after", "soon")])), None);
     }
 
     #[test]

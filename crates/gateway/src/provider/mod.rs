@@ -169,7 +169,8 @@ pub struct Configured {
     wishes: Wishes,
     /// Whether it keeps nothing of what it is sent: an engine of one's own, or one that an operator says so of.
     pub zero_retention: bool,
-    pub(crate) place: Place,
+    /// How its addresses are made.
+    pub place: Place,
     door: Option<&'static str>,
     region: Option<String>,
     project: Option<String>,

@@ -321,8 +321,12 @@ impl Gateway {
                 Err(refused) => return Ok(Err(refused)),
             };
             let named = Named { settings, modified: now, ..old };
-            let values = [&*account, &id, &text(&named.settings)].map(store::Value::from).into_iter();
-            let values: Vec<_> = values.chain([number(now).into()]).collect();
+            let values: [store::Value; 4] = [
+                account.as_str().into(),
+                id.as_str().into(),
+                text(&named.settings).into(),
+                number(now).into(),
+            ];
             let sql =
                 "UPDATE gateway_gateways SET settings = ?3, modified = ?4 WHERE account = ?1 AND id = ?2";
             work.execute(sql, &values)?;

@@ -130,6 +130,11 @@ pub(super) fn run(session: &Session, args: Args) -> anyhow::Result<()> {
                 Ok(())
             }
             Command::Add { name, base_url, dialect, private } => {
+                let slug = format!("custom-{name}");
+                anyhow::ensure!(
+                    !settings.providers.contains_key(&slug),
+                    "hearth.toml has a provider '{slug}'; choose another name"
+                );
                 let fields =
                     [("name", &name), ("slug", &name), ("base_url", &base_url), ("dialect", &dialect)];
                 let fields: Map<String, Value> = fields

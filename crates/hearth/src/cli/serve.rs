@@ -92,9 +92,7 @@ async fn serve(
     let store = open_state(settings)?;
     let kept = keep(settings, &store);
     let gateway = start_gateway(settings, store).await?;
-    if let Some(gateway) = &gateway {
-        accounts.get_or_init(|| gateway.clone());
-    }
+    accounts.get_or_init(|| gateway.clone());
     if !settings.listen.ip().is_loopback() && settings.api_key.is_none() {
         check_keys(settings.listen, &gateway).await?;
     }

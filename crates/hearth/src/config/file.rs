@@ -120,13 +120,30 @@ pub fn parse(text: &str, path: &Path) -> Result<Layer, FileError> {
     toml::from_str(text).map_err(malformed)
 }
 
-/// What is told of a fault: with the line as it stands, unless the line holds a secret.
+/// What is told of a fault: with the line as it stands, unless a secret may stand there.
 fn shown(error: &toml::de::Error, text: &str) -> String {
     let at = error.span().map_or(text.len(), |span| span.start.min(text.len()));
     let number = text.as_bytes()[..at].iter().filter(|byte| **byte == b'\n').count();
-    let line = text.lines().nth(number).unwrap_or_default();
-    if SECRETS.iter().any(|key| line.contains(key)) {
-        return format!("line {}: {}", number + 1, error.message());
+    let names_one = |line: &str| SECRETS.iter().any(|key| line.contains(key));
+    // A list may go over several lines: the one that names it has the last `=` before.
+    let mut before = text.lines().take(number + 1).collect::<Vec<_>>().into_iter().rev();
+    let named = before.next().is_some_and(names_one)
+        || text.lines().nth(number).is_some_and(|line| !line.contains('='))
+            && before.find(|line| line.contains('=')).is_some_and(names_one);
+    if named {
+        return format!("line {}: {}", number + 1, without_value(error.message()));
     }
     error.to_string().trim_end().to_owned()
+}
+
+/// A fault without the value that it is about: `invalid type: string "…", expected …` says it in words of serde's.
+fn without_value(message: &str) -> String {
+    let Some((kind, rest)) = message.split_once(['"', '`']) else { return message.to_owned() };
+    if !kind.starts_with("invalid ") {
+        return message.to_owned();
+    }
+    match rest.rfind(", expected") {
+        Some(at) => format!("{}{}", kind.trim_end(), &rest[at..]),
+        None => kind.trim_end().to_owned(),
+    }
 }

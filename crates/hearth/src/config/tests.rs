@@ -232,6 +232,17 @@ fn a_key_is_never_shown() {
 }
 
 #[test]
+fn a_key_that_cannot_be_one_is_refused_without_being_shown_and_the_end_of_its_line_is_no_part_of_it() {
+    let layer = flags(&["--api-key", "very-secret\n"]);
+    assert_eq!(layer.api_key.expect("a key").secret(), "very-secret");
+    for wrong in ["very-secret\nx", "very-secret ü", ""] {
+        let error =
+            Flags::try_parse_from(["hearth", "--api-key", wrong]).map(drop).expect_err("refused").to_string();
+        assert!(error.contains("--api-key") && !error.contains("very-secret"), "{error}");
+    }
+}
+
+#[test]
 fn a_databases_password_is_never_shown() {
     let url = "postgres://me:very-secret@localhost/d";
     let layer = flags(&["--database", url]);
@@ -249,6 +260,10 @@ fn a_databases_password_is_never_shown() {
         (format!("database = [\"{url}\"]"), "line 1"),
         ("api-key = \"very-secret".to_owned(), "line 1"),
         ("api-key = \"very-secret ü\"".to_owned(), "line 1"),
+        ("[providers.openai]\nkeys = [\"very-secret\"]".to_owned(), "line 2"),
+        ("[providers.openai]\nkeys = [\n  \"very-secret\",\n]".to_owned(), "line 3"),
+        ("[providers.openai]\nkeys = [\n  { key = \"very-secret ü\" },\n]".to_owned(), "line 3"),
+        ("[providers.openai]\nkeys = \"very-secret, expected \\\" x\"".to_owned(), "line 2"),
     ] {
         let error = parse(&broken).expect_err("refused");
         assert!(error.contains(line) && !error.contains("very-secret"), "{error}");

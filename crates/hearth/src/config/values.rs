@@ -185,6 +185,8 @@ impl FromStr for ApiKey {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
+        // A file that was read into a variable leaves one at the end.
+        let text = text.trim_end_matches(['\n', '\r']);
         if text.is_empty() {
             return Err("the key is empty".into());
         }
@@ -193,6 +195,34 @@ impl FromStr for ApiKey {
             return Err("the key may hold only visible ASCII characters".into());
         }
         Ok(Self(text.to_owned()))
+    }
+}
+
+/// Reads a key of the command line or the environment; clap's own words for a wrong one would show it.
+#[derive(Clone)]
+pub struct ApiKeyParser;
+
+impl clap::builder::ValueParserFactory for ApiKey {
+    type Parser = ApiKeyParser;
+    fn value_parser() -> ApiKeyParser {
+        ApiKeyParser
+    }
+}
+
+impl clap::builder::TypedValueParser for ApiKeyParser {
+    type Value = ApiKey;
+
+    fn parse_ref(
+        &self,
+        command: &clap::Command,
+        _argument: Option<&clap::Arg>,
+        value: &std::ffi::OsStr,
+    ) -> Result<ApiKey, clap::Error> {
+        let key = value.to_str().unwrap_or("\u{fffd}").parse();
+        key.map_err(|why: String| {
+            let message = format!("--api-key (HEARTH_API_KEY): {why}\n");
+            clap::Error::raw(clap::error::ErrorKind::ValueValidation, message).with_cmd(command)
+        })
     }
 }
 

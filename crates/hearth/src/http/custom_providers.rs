@@ -7,6 +7,8 @@ use super::workers_ai::{Parameters, parameters};
 use axum::extract::{Request, State};
 use axum::response::Response;
 use gateway::custom::Custom;
+use protocol::Error;
+use serde_json::Value;
 use std::sync::Arc;
 
 fn one(custom: &Custom) -> Response {
@@ -31,6 +33,15 @@ pub(super) async fn list(State(app): State<Arc<App>>, account: Named1, query: Pa
 pub(super) async fn create(State(app): State<Arc<App>>, account: Named1, request: Request) -> Answered {
     let account = path(account)?;
     let fields = fields(&app, request).await?;
+    let slug = fields.get("slug").and_then(Value::as_str).map(|slug| format!("custom-{slug}"));
+    // What a request to that name pays, and with whose key, must not change under those who use it.
+    if let (Some(slug), Some(proxy)) = (slug, &app.config.proxy)
+        && proxy.providers().get(&slug).is_some()
+    {
+        return Err(
+            Error::invalid("slug", format!("There is a provider '{slug}' of this server already")).into()
+        );
+    }
     Ok(one(&*gateway(&app)?.create_custom(&account, &fields, app.config.reach).await?))
 }
 

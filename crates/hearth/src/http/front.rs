@@ -8,17 +8,18 @@
 
 use super::dispatch::Behind;
 use super::logged::Turned;
+use super::providers::percent_decoded;
 use super::refusal::{Dialect, Refusal};
 use super::socket::{KEY_PROTOCOL, Shown};
 use super::{App, fresh_id, routes, universal};
 use axum::extract::{MatchedPath, Request, State};
 use axum::http::uri::Authority;
-use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use futures::FutureExt;
 use gateway::price::CustomCost;
-use gateway::{Caller, DEFAULT, Gateway, Key, Metadata};
+use gateway::{Caller, DEFAULT, Gateway, Key, Metadata, flags};
 use protocol::{Error, ErrorKind};
 use sha2::{Digest, Sha256};
 use std::net::IpAddr;
@@ -154,8 +155,9 @@ pub(super) async fn through(app: &App, caller: &mut Caller, id: &str, at: &str) 
     Ok(())
 }
 
-/// What headers say of a request: metadata, and what it costs.
+/// What headers say of a request: metadata, and what it costs; and whether those that say yes or no do.
 pub(super) fn described(caller: &mut Caller, headers: &HeaderMap) -> Result<(), Error> {
+    flags::check(headers)?;
     if let Some(json) = headers.get(METADATA) {
         let metadata = std::str::from_utf8(json.as_bytes()).ok().and_then(Metadata::read);
         let wrong = || Error::invalid(METADATA, format!("{METADATA} must be a JSON object"));
@@ -190,7 +192,7 @@ async fn keyed(
     let account = route.and_then(|route| parameter(route, path, "{account}")).map(str::to_owned);
     let open = routes::OPEN.contains(&path);
     let mut found = None;
-    for (header, key) in shown(request.headers()) {
+    for (header, key) in shown(request.headers()).into_iter().chain(in_query(request.uri())) {
         if app.config.api_key.as_deref().is_some_and(|ours| is_same(ours, &key)) {
             hide(request, header);
             if found.is_some() {
@@ -232,8 +234,37 @@ async fn keyed(
     Err(Error::new(ErrorKind::Unauthorized, why).into())
 }
 
+/// Where Google's clients may show a key, on the paths of Google's API.
+const QUERY: &str = "?key";
+const GOOGLE: [&str; 2] = ["/google-ai-studio/", "/google-vertex-ai/"];
+
+/// What may be a key of ours in a query.
+fn in_query(uri: &Uri) -> Vec<(&'static str, Vec<u8>)> {
+    let google = GOOGLE.iter().any(|part| uri.path().contains(part));
+    let keys = uri.query().filter(|_| google).into_iter().flat_map(|query| query.split('&'));
+    let keys = keys.filter_map(|part| percent_decoded(part.strip_prefix("key=")?));
+    keys.map(|key| (QUERY, key.into_bytes())).collect()
+}
+
+/// Takes `key` out of a query.
+fn hide_in_query(uri: &mut Uri) {
+    let kept: Vec<&str> =
+        uri.query().unwrap_or_default().split('&').filter(|part| !part.starts_with("key=")).collect();
+    let mut whole = uri.path().to_owned();
+    if kept.iter().any(|part| !part.is_empty()) {
+        whole.push('?');
+        whole.push_str(&kept.join("&"));
+    }
+    let mut parts = std::mem::take(uri).into_parts();
+    parts.path_and_query = Some(whole.try_into().expect("a part of an address is one"));
+    *uri = Uri::from_parts(parts).expect("a part of an address is one");
+}
+
 /// Takes away a header that showed a key.
 fn hide(request: &mut Request, header: &'static str) {
+    if header == QUERY {
+        return hide_in_query(request.uri_mut());
+    }
     let value = request.headers_mut().remove(header);
     // The answer to one who opens a WebSocket must name the protocol.
     if let Some(value) = value.filter(|_| header == PROTOCOLS) {

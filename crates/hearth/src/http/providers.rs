@@ -21,7 +21,7 @@ use gateway::call::retry::{Policy, is_passing};
 use gateway::call::{AnswerBody, Asking, Call, KeyOf, Proxy, Target};
 use gateway::dialect::{Dialect, without_carried, without_stand_ins};
 use gateway::elsewhere::longest_prompt;
-use gateway::provider::{Configured, Way};
+use gateway::provider::{Configured, Place, Way};
 use gateway::scan::{Edits, Field, Pieces, Scan, scan};
 use protocol::openai::upstream;
 use protocol::workers_ai::{InputAt, parse_input};
@@ -245,7 +245,7 @@ pub(super) async fn pass(State(app): State<Arc<App>>, request: Request) -> Answe
     // As it was sent: a slash that is written %2F is no slash.
     let mut segments = uri.path().splitn(6, '/').skip(4);
     let (slug, path) = (segments.next().unwrap_or_default(), segments.next().unwrap_or_default());
-    let (asking, body) = read(&app, request).await?;
+    let (mut asking, body) = read(&app, request).await?;
     if slug == "compat" {
         return compat(app, asking, &body, &uri, path).await;
     }
@@ -256,17 +256,24 @@ pub(super) async fn pass(State(app): State<Arc<App>>, request: Request) -> Answe
     let providers = app.providers(&asking.caller.account).await?;
     let provider = providers.as_ref().and_then(|providers| providers.get(slug));
     let provider = provider.ok_or_else(|| no_provider(slug))?;
-    let is_json = is_json(&asking.headers, body.bytes());
+    let query = without_key(uri.query(), provider.place, &mut asking.headers);
     let task = Task::of(path);
-    let proven = if is_json && wants_proofs(provider, task) { provable(body.bytes(), task) } else { None };
+    let asked = provider.asked(path);
+    let is_task = task.is_some() || (asked.model.is_some() && provider.place != Place::Azure);
+    let reading = reading(is_task && method == Method::POST, &asking.headers, body.bytes());
+    let proves = reading != Reading::Never && wants_proofs(provider, task);
+    let proven = if proves { provable(body.bytes(), task) } else { None };
     let body = proven.map_or(body.clone(), |bytes| body.edited(bytes));
     let bytes = body.bytes().clone();
-    let found = if is_json { Some(body.scan().await?) } else { None };
+    let found = match reading {
+        Reading::Must => Some(body.scan().await?),
+        Reading::May => body.scan().await.ok(),
+        Reading::Never => None,
+    };
     let model = match &found {
         Some(found) => found.string(&bytes, Field::Model).map_err(Error::from)?.map(Cow::into_owned),
         None => None,
     };
-    let asked = provider.asked(path);
     // What the path says goes before; what the body says beside it is the provider's to judge.
     let model = asked.model.or(model).unwrap_or_default();
     let aim = Aim {
@@ -274,7 +281,7 @@ pub(super) async fn pass(State(app): State<Arc<App>>, request: Request) -> Answe
         dialect: asked.dialect.or(task.map(Task::dialect)).unwrap_or(provider.dialect),
         task,
         path,
-        query: uri.query(),
+        query: query.as_deref(),
         written: &model.clone(),
         model,
         instead: None,
@@ -315,8 +322,29 @@ async fn workers(app: Arc<App>, asking: Head, body: Body, uri: &Uri, path: &str)
     workers_ai::answer(&app, &asking, &model, input, Form::Rest(InputAt::Root)).await
 }
 
+/// A query without the key that Google's clients may write there: it goes where other keys do, so that it is one of
+/// ours, which goes nowhere, or the client's own, and never beside another. At other providers `key` may mean anything,
+/// and only what looks like a key of ours is taken out.
+fn without_key(query: Option<&str>, place: Place, headers: &mut HeaderMap) -> Option<String> {
+    const NAME: &str = "x-goog-api-key";
+    let google = matches!(place, Place::Gemini | Place::Vertex);
+    let stays = |part: &&str| match part.strip_prefix("key=") {
+        None => true,
+        Some(key) if google => {
+            let key = percent_decoded(key).and_then(|key| HeaderValue::from_str(&key).ok());
+            if let Some(key) = key.filter(|_| !headers.contains_key(NAME)) {
+                headers.insert(NAME, key);
+            }
+            false
+        }
+        Some(key) => !key.starts_with(gateway::KEY_PREFIX),
+    };
+    let kept: Vec<&str> = query?.split('&').filter(stays).collect();
+    (!kept.is_empty()).then(|| kept.join("&"))
+}
+
 /// A path whose `%XX` are what they stand for; nothing where that is no text.
-fn percent_decoded(path: &str) -> Option<String> {
+pub(super) fn percent_decoded(path: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(path.len());
     let mut rest = path.as_bytes();
     while let Some((first, more)) = rest.split_first() {
@@ -363,13 +391,28 @@ fn no_provider(slug: &str) -> Error {
     Error::invalid("provider", format!("Invalid provider: there is no {shown:?} here"))
 }
 
-/// Whether a body should be JSON.
-fn is_json(headers: &HeaderMap, body: &[u8]) -> bool {
+/// Whether a body is read for what it asks.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Reading {
+    /// It is an object of JSON, or is refused.
+    Must,
+    /// If it is one.
+    May,
+    Never,
+}
+
+/// How a body is read that goes to a provider's own path. A `task` is a path whose price and limits depend on the body:
+/// there it is read whatever its type says, since who is asked may read it so too.
+fn reading(task: bool, headers: &HeaderMap, body: &[u8]) -> Reading {
     let kind = headers.get(header::CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
-    let says = kind.windows(4).any(|part| part == b"json");
-    !body.is_empty()
-        && (says
-            || (kind.is_empty() || kind.starts_with(b"text/")) && body.trim_ascii_start().starts_with(b"{"))
+    let says_json = kind.windows(4).any(|part| part.eq_ignore_ascii_case(b"json"));
+    if task || (says_json && !body.is_empty()) {
+        Reading::Must
+    } else if body.trim_ascii_start().starts_with(b"{") {
+        Reading::May
+    } else {
+        Reading::Never
+    }
 }
 
 /// Where a request goes.

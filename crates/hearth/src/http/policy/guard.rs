@@ -151,7 +151,11 @@ impl Guard {
                 "categories": hazards.keys().collect::<Vec<_>>(), "texts": texts,
             });
             let proxy = app.config.proxy.as_ref().ok_or("no webhook can be asked here")?;
-            let answer = proxy.post(judge, body.to_string().into(), VERDICT_MAX).await?;
+            let answer = proxy.post(judge, body.to_string().into(), VERDICT_MAX).await.map_err(|why| {
+                // Where it is is the operator's business.
+                tracing::warn!(why, "the webhook of a guardrail failed");
+                "the webhook failed".to_owned()
+            })?;
             return Verdict::of_webhook(&answer).ok_or_else(|| "the webhook gave no verdict".to_owned());
         }
         let messages: Vec<Value> =

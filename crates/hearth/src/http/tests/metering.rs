@@ -49,7 +49,7 @@ impl Fixture {
         self.server.send("POST", path, headers, body.as_bytes()).await
     }
 
-    async fn lines(&self, group: &str) -> Vec<Line> {
+    pub(super) async fn lines(&self, group: &str) -> Vec<Line> {
         let groups = vec![Group::parse(group).unwrap()];
         self.gateway.usage(Question { groups, ..Question::default() }).await.unwrap()
     }

@@ -302,3 +302,88 @@ async fn what_ai_gateway_has_and_this_server_has_not_is_not_found() {
         assert_eq!((reply.status, &reply.json()["errors"][0]["code"]), (404, &json!(7000)), "{reply:?}");
     }
 }
+
+/// Somebody who answers everything alike, and the heads of what was asked.
+async fn answering() -> (SocketAddr, tokio::sync::mpsc::UnboundedReceiver<String>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let (tell, told) = tokio::sync::mpsc::unbounded_channel();
+    tokio::spawn(async move {
+        while let Ok((mut client, _)) = listener.accept().await {
+            let mut head = Vec::new();
+            while !head.windows(4).any(|end| end == b"\r\n\r\n") {
+                head.push(client.read_u8().await.unwrap());
+            }
+            tell.send(String::from_utf8(head).unwrap()).unwrap();
+            let said = r#"{"candidates":[{"content":{"parts":[{"text":"a"}],"role":"model"},"finishReason":"STOP"}]}"#;
+            let answer = format!(
+                "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{said}",
+                said.len()
+            );
+            client.write_all(answer.as_bytes()).await.unwrap();
+        }
+    });
+    (address, told)
+}
+
+#[tokio::test]
+async fn a_key_in_a_query_of_googles_is_taken_and_neither_it_nor_a_second_one_goes_to_the_provider() {
+    let (address, mut told) = answering().await;
+    let key = ProviderKey { secret: "sk-of-settings".to_owned(), weight: 1 };
+    let base_url = Some(format!("http://{address}"));
+    let wishes = [("google-ai-studio".to_owned(), Wishes { base_url, keys: vec![key], ..Wishes::default() })];
+    let proxy = Proxy::new(
+        Providers::new(wishes.into()).unwrap(),
+        Upstream::new().unwrap(),
+        Arc::new(base::SystemClock::default()),
+    );
+    let fixture = Fixture::start(Config { proxy: Some(Arc::new(proxy)), ..Config::default() }).await;
+    let (_, secret) = fixture.key("default", "inference", gateway::Limits::default()).await;
+    let ours = secret.0;
+    let bearer = format!("authorization: Bearer {ours}");
+    let mut ask = async |query: &str, headers: &[&str]| {
+        let path = format!("/v1/default/default/google-ai-studio/v1beta/models/g:generateContent{query}");
+        let reply = fixture.server.send("POST", &path, headers, br#"{"contents":[]}"#).await;
+        let head =
+            if reply.status == 200 { told.recv().await.unwrap().to_lowercase() } else { String::new() };
+        assert!(!head.contains(&ours.to_lowercase()) && !head.contains("key="), "{head}");
+        (reply.status, head)
+    };
+    for (query, headers) in [
+        (format!("?key={ours}"), vec![]),
+        (format!("?alt=json&key={ours}"), vec![]),
+        (format!("?key={ours}"), vec![bearer.as_str()]),
+    ] {
+        let (status, head) = ask(&query, &headers).await;
+        assert_eq!((status, head.contains("x-goog-api-key: sk-of-settings")), (200, true), "{head}");
+        assert_eq!(head.contains("?alt=json"), query.contains("alt"), "{head}");
+    }
+    // The client's own goes before that of the settings, and alone.
+    let (status, head) = ask("?key=AIza-own", &[&bearer]).await;
+    assert_eq!(
+        (status, head.contains("x-goog-api-key: aiza-own"), head.contains("sk-of")),
+        (200, true, false)
+    );
+    assert_eq!(ask("?key=AIza-own", &[]).await.0, 401);
+    assert_eq!(ask(&format!("?key={ours}x"), &[]).await.0, 401);
+}
+
+#[tokio::test]
+async fn a_provider_of_the_servers_cannot_be_made_anew_by_an_account() {
+    let upstream = provider("sk-right").await;
+    let base_url = Some(format!("http://{}/v1", upstream.address));
+    let wishes = [("custom-lab".to_owned(), Wishes { base_url, ..Wishes::default() })];
+    let proxy = Proxy::new(
+        Providers::new(wishes.into()).unwrap(),
+        Upstream::new().unwrap(),
+        Arc::new(base::SystemClock::default()),
+    );
+    let fixture = Fixture::start(Config { proxy: Some(Arc::new(proxy)), ..Config::default() }).await;
+    let path = format!("{ACCOUNT}/custom-providers");
+    let wish =
+        |slug: &str| json!({"name": "x", "slug": slug, "base_url": "https://lab.example/v1"}).to_string();
+    let refused = fixture.server.post(&path, wish("lab")).await;
+    assert_eq!(refused.status, 400, "{refused:?}");
+    assert!(refused.body.contains("slug") || refused.body.contains("custom-lab"), "{refused:?}");
+    assert_eq!(fixture.server.post(&path, wish("other")).await.status, 200);
+}

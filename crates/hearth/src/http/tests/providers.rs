@@ -98,6 +98,36 @@ async fn ai_gateways_path_leads_to_the_provider() {
 }
 
 #[tokio::test]
+async fn a_task_is_read_for_its_model_whatever_the_type_of_its_body_says() {
+    let upstream = Server::start().await;
+    let fixture = metering::Fixture::start(Config {
+        proxy: Some(super::runs::server_proxy(&upstream)),
+        ..Config::default()
+    })
+    .await;
+    let types = [
+        "Application/JSON",
+        "application/x-www-form-urlencoded",
+        "multipart/form-data; boundary=x",
+        "application/octet-stream",
+        "image/png",
+    ];
+    for (before, kind) in types.iter().enumerate() {
+        let header = format!("content-type: {kind}");
+        let send = async |body: &str| fixture.server.send("POST", PASS, &[&header], body.as_bytes()).await;
+        let reply = send(&chat("a b", r#","stream":true"#)).await;
+        assert_eq!(reply.status, 200, "{kind}: {reply:?}");
+        let lines = fixture.lines("model").await;
+        let line = lines.iter().find(|line| line.groups[0] == "echo").expect("the model is known");
+        let count = before as u64 + 1;
+        assert_eq!((line.requests, line.output), (count, 2 * count), "{kind}");
+        for body in ["", "model=echo", "--x", "[]", "{"] {
+            assert_eq!(send(body).await.status, 400, "{kind} {body:?}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn compat_serves_providers_and_the_models_here() {
     let upstream = Server::start().await;
     let server = before(&upstream, &[("hearth", &[])]).await;
