@@ -128,13 +128,13 @@ fn kind(headers: &HeaderMap) -> Option<String> {
 struct Watched {
     looked: Looked,
     kind: Option<String>,
-    /// None where it is too large.
-    bytes: Option<BytesMut>,
+    /// The first of it.
+    bytes: BytesMut,
 }
 
 impl Watched {
     fn stream(looked: Looked, kind: Option<String>, stream: BodyDataStream) -> Sent {
-        let watched = Self { looked, kind, bytes: Some(BytesMut::new()) };
+        let watched = Self { looked, kind, bytes: BytesMut::new() };
         Sent::from_stream(unfold((stream, Some(watched)), async |(mut stream, watched)| {
             let mut watched = watched?;
             match stream.next().await {
@@ -152,19 +152,12 @@ impl Watched {
     }
 
     fn take(&mut self, piece: &Bytes) {
-        let fits = self.bytes.as_ref().is_some_and(|bytes| bytes.len() + piece.len() <= STREAM_MAX);
-        self.bytes = self.bytes.take().filter(|_| fits);
-        if let Some(bytes) = &mut self.bytes {
-            bytes.extend_from_slice(piece);
-        }
+        let room = STREAM_MAX - self.bytes.len();
+        self.bytes.extend_from_slice(&piece[..piece.len().min(room)]);
     }
 
     async fn look(mut self) {
-        let Some(bytes) = self.bytes.take() else {
-            tracing::warn!("a stream was too large to be looked at");
-            return;
-        };
-        if let Err(error) = self.looked.look(Check::Response, self.kind.take(), bytes.freeze()).await {
+        if let Err(error) = self.looked.look(Check::Response, self.kind.take(), self.bytes.freeze()).await {
             tracing::warn!(%error, "a stream was not looked at");
         }
     }
