@@ -7,6 +7,7 @@ use crate::log::Trace;
 use crate::outcome::Outcome;
 use crate::price::CustomCost;
 use serde_json::{Map, Value};
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
@@ -15,6 +16,17 @@ pub const DEFAULT: &str = "default";
 
 /// Most entries of metadata that a request may carry; the rest is dropped.
 const ENTRIES: usize = 5;
+
+/// Most characters of a model's name that are counted by: callers make such names up.
+const MODEL_NAME: usize = 128;
+
+/// A model's name as the ledger and the metrics have it: a long one is cut, and says so.
+pub(crate) fn counted(model: &str) -> Cow<'_, str> {
+    match model.char_indices().nth(MODEL_NAME) {
+        Some((end, _)) => format!("{}…", &model[..end]).into(),
+        None => model.into(),
+    }
+}
 
 /// The public id of an API key; not the key.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

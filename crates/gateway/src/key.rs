@@ -24,6 +24,15 @@ const CHARACTERS: usize = 43;
 /// Characters of a key that are kept for people.
 const SHOWN: usize = PREFIX.len() + 5;
 
+/// Fewest characters of a key or its id by which it is found.
+const FIRST: usize = PREFIX.len() + 1;
+
+/// Most characters of a key's name.
+const NAME: usize = 100;
+
+/// The last second that people write with four digits for the year.
+const LAST: u64 = 253_402_300_799;
+
 /// What a key may be used for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Scopes {
@@ -132,6 +141,35 @@ pub struct NewKey {
     pub expires: Option<u64>,
 }
 
+impl NewKey {
+    /// Holds a wish to what a key can be. `now` is in seconds since 1970.
+    fn check(&self, now: u64) -> Result<(), Error> {
+        let wrong = |field: &str, expected: &str| {
+            Err(Error::invalid(field, format!("Invalid value for '{field}': expected {expected}")))
+        };
+        let limits = &self.limits;
+        if self.name.trim().is_empty()
+            || self.name.chars().count() > NAME
+            || self.name.contains(|c: char| c.is_control())
+        {
+            return wrong("name", &format!("1 to {NAME} characters, not only spaces, in one line"));
+        }
+        if self.expires.is_some_and(|ends| ends <= now || ends > LAST) {
+            return wrong("expires", "a time to come, before the year 10000");
+        }
+        if limits.requests_per_minute == Some(0) {
+            return wrong("requests_per_minute", "at least 1");
+        }
+        if limits.tokens_per_minute == Some(0) {
+            return wrong("tokens_per_minute", "at least 1");
+        }
+        if limits.budget.is_some_and(|budget| budget.amount.0 < 0 || budget.period == Some(0)) {
+            return wrong("budget", "nothing below zero, and no empty period");
+        }
+        Ok(())
+    }
+}
+
 /// A key that was just made; the only time it is seen.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(pub String);
@@ -214,15 +252,10 @@ impl Gateway {
     /// Makes a key. It is seen here and never again.
     ///
     /// # Errors
-    /// When there is no such account, or the store fails.
+    /// When there is no such account, the wish is none a key can have, or the store fails.
     pub async fn create_key(&self, new: NewKey) -> Result<(Key, Secret), Error> {
         self.check_account(&new.account).await.map_err(|error| error.at("account"))?;
-        if new.limits.budget.is_some_and(|budget| budget.amount.0 < 0 || budget.period == Some(0)) {
-            return Err(Error::invalid(
-                "budget",
-                "Invalid value for 'budget': nothing below zero, no empty period",
-            ));
-        }
+        new.check(self.now())?;
         let secret = Secret::new();
         let key = Key {
             id: KeyId(uuid::Uuid::now_v7().simple().to_string().into()),
@@ -278,7 +311,7 @@ impl Gateway {
     /// # Errors
     /// When the key is not there or revoked, or the store fails.
     pub async fn rotate_key(&self, id: &str, overlap: Duration) -> Result<(Key, Secret), Error> {
-        let key = self.find_key(id).await?;
+        let key = self.key(id).await?;
         if key.revoked.is_some() {
             return Err(Error::invalid("key", format!("The key '{}' is revoked", key.id)));
         }
@@ -309,7 +342,7 @@ impl Gateway {
     /// # Errors
     /// When the key is not there, or the store fails.
     pub async fn revoke_key(&self, id: &str) -> Result<Key, Error> {
-        let key = self.find_key(id).await?;
+        let key = self.key(id).await?;
         let now = self.now();
         let values: [Value; 2] = [(&*key.id.0).into(), number(now).into()];
         let revoked = self.write("The key could not be revoked", move |work| {
@@ -320,18 +353,39 @@ impl Gateway {
         Ok(Key { revoked: key.revoked.or(Some(now)), ..key })
     }
 
-    /// A key by its id, or by its first characters or its name when no other has them.
-    async fn find_key(&self, id: &str) -> Result<Key, Error> {
+    /// A key by its id or by itself, or by its name or the first characters of either. A key that is taken goes before
+    /// those that ended, so that a name can be given again.
+    ///
+    /// # Errors
+    /// When none or several are meant, or the store fails.
+    pub async fn key(&self, named: &str) -> Result<Key, Error> {
         let directory = self.directory().await?;
-        let by_id = directory.keys.get(&KeyId(id.into()));
-        let of = |key: &&Arc<Key>| key.shown == id || key.name == id;
-        let mut found =
-            by_id.into_iter().chain(directory.keys.values().filter(of).filter(|_| by_id.is_none()));
-        match (found.next(), found.next()) {
-            (Some(key), None) => Ok(Key::clone(key)),
-            (None, _) => Err(Error::new(ErrorKind::NotFound, format!("There is no key '{id}'"))),
-            (Some(_), Some(_)) => {
-                let message = format!("More than one key is called '{id}' or begins so; give its id");
+        let whole = || directory.secrets.get(&hash(named.as_bytes())).map(|(key, _)| key);
+        if let Some(key) = directory.keys.get(&KeyId(named.into())).or_else(whole) {
+            return Ok(Key::clone(key));
+        }
+        // What is told of a key that was given whole must not hold it.
+        let told: String = named.chars().take(SHOWN.max(NAME)).collect();
+        let told = if named.starts_with(PREFIX) { told.chars().take(SHOWN).collect() } else { told };
+        let begins = |text: &str| named.len() >= FIRST && text.starts_with(named);
+        let of = |key: &&Arc<Key>| {
+            !named.is_empty() && (key.name == named || begins(&key.shown) || begins(&key.id.0))
+        };
+        let now = self.now();
+        let taken = |key: &Key| key.revoked.is_none() && key.expires.is_none_or(|ends| now < ends);
+        let (living, ended): (Vec<_>, Vec<_>) =
+            directory.keys.values().filter(of).partition(|key| taken(key));
+        let mut found = if living.is_empty() { ended } else { living };
+        match found.as_slice() {
+            [key] => Ok(Key::clone(key)),
+            [] => Err(Error::new(ErrorKind::NotFound, format!("There is no key '{told}'"))),
+            _ => {
+                found.sort_by(|a, b| (a.created, &a.id).cmp(&(b.created, &b.id)));
+                let ids: Vec<&str> = found.iter().rev().take(5).map(|key| &*key.id.0).collect();
+                let message = format!(
+                    "More than one key is called '{told}' or begins so; give an id, of the latest: {}",
+                    ids.join(", ")
+                );
                 Err(Error::invalid("key", message))
             }
         }

@@ -5,6 +5,7 @@
 
 use crate::Gateway;
 use crate::Usage;
+use crate::caller::counted;
 use crate::log::{Finder, Outcome};
 use crate::price::Cost;
 use std::collections::BTreeMap;
@@ -110,7 +111,7 @@ impl Metrics {
             Outcome::Left => 499,
         };
         let mut models = self.models();
-        let mut name = (provider.to_owned(), model.to_owned());
+        let mut name = (provider.to_owned(), counted(model).into_owned());
         if models.len() >= MODELS && !models.contains_key(&name) {
             name = ("other".to_owned(), "other".to_owned());
         }
@@ -158,7 +159,7 @@ impl Metrics {
         head(
             out,
             name,
-            "Tokens by kind; cached and written ones are part of input, reasoning of output.",
+            "Tokens by kind; cached_input and cache_write are part of input, reasoning of output.",
             "counter",
         );
         for (place, model) in &models {
@@ -280,6 +281,19 @@ mod tests {
         assert!(out.lines().count() < 10 * MODELS, "{}", out.lines().count());
         assert!(out.contains("provider=\"other\",model=\"other\",status=\"404\"} 9744"), "{out}");
         assert!(out.contains(r#"model="m0\"\\\n""#));
+    }
+
+    #[test]
+    fn a_long_name_of_a_model_is_cut_in_its_label() {
+        let metrics = Metrics::default();
+        for length in [100, 5000] {
+            metrics.count("p", &"x".repeat(length), Outcome::Whole, None, None);
+        }
+        let mut out = String::new();
+        metrics.render(&mut out);
+        assert!(out.lines().all(|line| line.len() < 400), "{out}");
+        assert!(out.contains(&format!("model=\"{}\"", "x".repeat(100))));
+        assert!(out.contains(&format!("model=\"{}…\"", "x".repeat(128))));
     }
 
     #[test]

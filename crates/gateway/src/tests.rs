@@ -98,6 +98,60 @@ async fn a_rotated_key_keeps_its_id_and_the_old_secret_ends_when_it_was_said() {
 }
 
 #[tokio::test]
+async fn a_name_or_the_first_characters_find_the_key_that_is_taken_before_those_that_ended() {
+    let (folder, clock) = (tempfile::tempdir().unwrap(), Hand::new());
+    let gateway = gateway(folder.path(), &clock).await;
+    let named = |name: &str| NewKey { name: name.to_owned(), ..new_key(Limits::default()) };
+    let (first, _) = gateway.create_key(named("st")).await.unwrap();
+    gateway.revoke_key("st").await.unwrap();
+    let expires = Some(clock.unix_seconds() + 1);
+    gateway.create_key(NewKey { expires, ..named("st") }).await.unwrap();
+    clock.advance(Duration::from_secs(1));
+    let (third, secret) = gateway.create_key(named("st")).await.unwrap();
+    assert_eq!(gateway.revoke_key("st").await.unwrap().id, third.id);
+    // Nothing but ended ones: which is meant?
+    let error = gateway.revoke_key("st").await.unwrap_err();
+    assert!(error.message.contains(&*first.id.0) && error.message.contains(&*third.id.0), "{error}");
+    let (living, other) = gateway.create_key(named("living")).await.unwrap();
+    for name in [&living.id.0[..], &living.id.0[..31], &living.shown, &living.shown[..10], &other.0] {
+        assert_eq!(gateway.revoke_key(name).await.map(|key| key.id), Ok(living.id.clone()), "{name}");
+    }
+    let wrong = format!("{}x", &secret.0[..40]);
+    for name in ["", "hearth_", "s", &living.id.0[..4], &wrong] {
+        let error = gateway.revoke_key(name).await.unwrap_err();
+        assert_eq!(error.kind, ErrorKind::NotFound, "{name}");
+        assert!(!error.message.contains(&secret.0[..20]), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn a_wish_for_a_key_that_could_never_be_used_is_refused_by_its_field() {
+    let (folder, clock) = (tempfile::tempdir().unwrap(), Hand::new());
+    let gateway = gateway(folder.path(), &clock).await;
+    let wish = || new_key(Limits::default());
+    let limits = |requests, tokens| Limits {
+        requests_per_minute: requests,
+        tokens_per_minute: tokens,
+        ..Limits::default()
+    };
+    for (field, wish) in [
+        ("name", NewKey { name: String::new(), ..wish() }),
+        ("name", NewKey { name: "  ".to_owned(), ..wish() }),
+        ("name", NewKey { name: "x".repeat(500), ..wish() }),
+        ("name", NewKey { name: "a\nb".to_owned(), ..wish() }),
+        ("expires", NewKey { expires: Some(clock.unix_seconds()), ..wish() }),
+        ("expires", NewKey { expires: Some(1), ..wish() }),
+        ("expires", NewKey { expires: Some(u64::MAX), ..wish() }),
+        ("requests_per_minute", new_key(limits(Some(0), None))),
+        ("tokens_per_minute", new_key(limits(None, Some(0)))),
+    ] {
+        let error = gateway.create_key(wish.clone()).await.unwrap_err();
+        assert_eq!(error.param.as_deref(), Some(field), "{wish:?}");
+    }
+    gateway.create_key(NewKey { name: "Zoë's laptop".to_owned(), ..wish() }).await.unwrap();
+}
+
+#[tokio::test]
 async fn a_key_ends_when_it_expires() {
     let (folder, clock) = (tempfile::tempdir().unwrap(), Hand::new());
     let gateway = gateway(folder.path(), &clock).await;

@@ -130,9 +130,11 @@ fn an_open_address_starts_without_an_api_key_when_there_are_keys() {
     let _ = child.kill();
     let _ = child.wait();
     assert!(listens);
-    // By its name, where no other key has it.
+    // By its name, where no other key that is taken has it.
     assert!(run(&data, &["keys", "revoke", "laptop"]).status.success());
-    assert!(run(&data, &["keys", "create", "laptop"]).status.success());
+    for _ in 0..2 {
+        assert!(run(&data, &["keys", "create", "laptop"]).status.success());
+    }
     let output = run(&data, &["keys", "revoke", "laptop"]);
     let error = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success() && error.contains("More than one key"), "{error}");
@@ -156,10 +158,10 @@ fn a_mistyped_setting_and_a_mistyped_model_get_suggestions() {
 }
 
 #[test]
-fn a_server_without_models_starts_says_it_cannot_answer_and_stops_when_asked() {
+fn a_server_without_models_starts_is_healthy_as_a_gateway_and_stops_when_asked() {
     let data = folder();
     let (mut running, address) = serve(&data, &[]);
-    assert!(get(&address, "/healthz").starts_with("HTTP/1.1 503"));
+    assert!(get(&address, "/healthz").starts_with("HTTP/1.1 200"));
     assert!(get(&address, "/metrics").contains("hearth_kv_memory_limit_bytes"));
     let pid = running.0.id().to_string();
     assert!(Command::new("kill").args(["-TERM", &pid]).status().expect("kill runs").success());

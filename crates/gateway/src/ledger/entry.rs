@@ -4,6 +4,7 @@
 //! interrupted with what was seen. Until [`Entry::asked`] nobody was asked, and nothing is owed.
 
 use super::{Ledger, PATIENCE, PAUSES, REFUSALS};
+use crate::caller::counted;
 use crate::log::{Finder, Finding, Outcome};
 use crate::metrics::CUSTOM;
 use crate::policy::Rule;
@@ -106,7 +107,7 @@ impl Opened {
                 (&*caller.gateway).into(),
                 caller.key.as_ref().map(|key| &*key.0).into(),
                 provider.as_str().into(),
-                model.as_str().into(),
+                (&*counted(model)).into(),
                 created.into(),
                 worst.map(|worst| worst.0).into(),
                 i64::from(caller.custom_cost.is_some()).into(),

@@ -197,7 +197,7 @@ impl Line {
         for line in lines {
             let groups = line.groups.iter().map(|value| match value {
                 Value::Null => String::new(),
-                Value::String(text) => text.clone(),
+                Value::String(text) => no_formula(text),
                 other => other.to_string(),
             });
             text += &csv_row(groups.chain(line.values()));
@@ -211,6 +211,12 @@ fn exact(amount: NanoUsd) -> String {
     let sign = if amount.0 < 0 { "-" } else { "" };
     let nanos = amount.0.unsigned_abs();
     format!("{sign}{}.{:09}", nanos / 1_000_000_000, nanos % 1_000_000_000)
+}
+
+/// A caller's text as spreadsheets take it for a text: behind an apostrophe where it would be a formula (OWASP, "CSV
+/// Injection").
+fn no_formula(text: &str) -> String {
+    if text.starts_with(['=', '+', '-', '@', '\t', '\r']) { format!("'{text}") } else { text.to_owned() }
 }
 
 fn csv_row(fields: impl Iterator<Item = String>) -> String {
@@ -369,6 +375,18 @@ mod tests {
         let mut rows = text.split("\r\n");
         assert!(rows.next().unwrap().starts_with("model,key,metadata.n,requests,open,"));
         assert!(rows.next().unwrap().starts_with(r#""a,""b""",,3,0,0,"#));
+    }
+
+    #[test]
+    fn what_a_caller_wrote_is_no_formula_in_a_spreadsheet() {
+        let formula = |text: &str| {
+            let line = Line { groups: vec![json!(text)], ..Line::default() };
+            Line::csv(&[line], &[Group::Metadata("team".into())]).lines().nth(1).unwrap().to_owned()
+        };
+        for text in ["=cmd|'/c calc'!A1", "+1", "-1+1", "@SUM(1)", "\t=1"] {
+            assert!(formula(text).starts_with(&format!("'{text}")), "{text}");
+        }
+        assert!(formula("red").starts_with("red,"));
     }
 
     #[test]

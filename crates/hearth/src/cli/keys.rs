@@ -3,14 +3,18 @@
 use super::managed::{Place, print};
 use super::{Session, style};
 use crate::moment;
-use anyhow::{Context, ensure};
+use anyhow::Context;
 use base::NanoUsd;
 use gateway::{Budget, DEFAULT, Key, Limits, NewKey, Scopes, Secret};
 use protocol::workers_ai::catalog::timestamp;
 use std::io::{self, Write};
+use std::ops::RangeInclusive;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 const DAY: u64 = 86_400;
+
+/// A hundred years and a little, which every clock can add up.
+const DAYS: RangeInclusive<u64> = 1..=36_525;
 
 /// Arguments of `hearth keys`.
 #[derive(Debug, clap::Args)]
@@ -40,7 +44,7 @@ enum Command {
     },
     /// Give a key a new secret and print it, this one time; its id, limits and history stay
     Rotate {
-        /// The key's id, or its name or first characters where no other key has them
+        /// The key's id or name, or the first 8 characters or more of the key or its id, where no other key has them
         key: String,
         /// Seconds for which the old secret is still taken
         #[arg(long, value_name = "SECONDS", default_value = "0")]
@@ -48,7 +52,7 @@ enum Command {
     },
     /// End a key; every server takes it no more within a second
     Revoke {
-        /// The key's id, or its name or first characters where no other key has them
+        /// The key's id or name, or the first 8 characters or more of the key or its id, where no other key has them
         key: String,
     },
 }
@@ -64,25 +68,25 @@ struct Create {
     #[arg(long, default_value = "inference")]
     scopes: String,
     /// Days after which it ends [default: never]
-    #[arg(long, value_name = "DAYS", conflicts_with = "expires")]
+    #[arg(long, value_name = "DAYS", conflicts_with = "expires", value_parser = clap::value_parser!(u64).range(DAYS))]
     days: Option<u64>,
     /// When it ends, as 2026-12-31 or 2026-12-31T12:00:00Z
     #[arg(long, value_name = "TIME")]
     expires: Option<String>,
     /// Requests in a minute
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     requests_per_minute: Option<u32>,
     /// Tokens of prompts and answers in a minute
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     tokens_per_minute: Option<u32>,
     /// Have the limits of a minute only report: a request beyond them is marked in its log, and passes
     #[arg(long)]
     shadow: bool,
     /// Dollars it may spend
-    #[arg(long, value_name = "DOLLARS")]
+    #[arg(long, value_name = "DOLLARS", allow_negative_numbers = true)]
     budget: Option<f64>,
     /// Days after which the budget begins anew [default: never]
-    #[arg(long, value_name = "DAYS", requires = "budget")]
+    #[arg(long, value_name = "DAYS", requires = "budget", value_parser = clap::value_parser!(u64).range(DAYS))]
     budget_days: Option<u64>,
 }
 
@@ -123,9 +127,8 @@ impl Create {
             None => None,
             Some(dollars) => {
                 let amount = NanoUsd::from_dollars(dollars).filter(|amount| amount.0 >= 0);
-                let period = self.budget_days.map(|days| days.saturating_mul(DAY));
-                ensure!(period != Some(0), "--budget-days must be at least 1");
-                Some(Budget { amount: amount.context("--budget must be an amount of dollars")?, period })
+                let amount = amount.context("--budget must be an amount of dollars, nothing below zero")?;
+                Some(Budget { amount, period: self.budget_days.map(|days| days.saturating_mul(DAY)) })
             }
         };
         Ok(NewKey {
@@ -171,6 +174,7 @@ fn row(key: &Key) -> Vec<String> {
         limits = vec![format!("{} (only reported)", limits.join(", "))];
     }
     limits.extend(key.limits.budget.map(|budget| match budget.period {
+        Some(DAY) => format!("{} a day", budget.amount),
         Some(period) => format!("{} in {} days", budget.amount, period / DAY),
         None => budget.amount.to_string(),
     }));

@@ -1,7 +1,7 @@
 //! `hearth logs`: what was asked and how it went.
 
 use super::Session;
-use super::managed::{Place, print, print_json};
+use super::managed::{Place, cell, print, print_json};
 use crate::moment;
 use anyhow::{Context, bail};
 use base::NanoUsd;
@@ -108,7 +108,8 @@ pub(super) fn run(session: &Session, args: Args) -> anyhow::Result<()> {
             Some(Command::Follow) => follow(&gateway, &which, &account, &id, format).await,
             Some(Command::Rm) => {
                 let deleted = gateway.delete_logs(&which.query(&account, &id)?, None).await?;
-                super::style::say(&format!("deleted {deleted} logs"));
+                let logs = if deleted == 1 { "log" } else { "logs" };
+                super::style::say(&format!("deleted {deleted} {logs}"));
                 Ok(())
             }
         }
@@ -169,7 +170,7 @@ fn row(record: &Record) -> Vec<String> {
         record.id.clone(),
         time.trim_end_matches('Z').replace('T', " "),
         record.provider.clone(),
-        record.model.clone(),
+        cell(&record.model),
         record.status.to_string(),
         record.duration.to_string(),
         count(record.tokens_in),

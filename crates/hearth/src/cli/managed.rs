@@ -39,6 +39,20 @@ impl Place {
     }
 }
 
+/// Most characters of a caller's text in a table.
+const CELL: usize = 64;
+
+/// A caller's text for a table: in one line, without what would steer a terminal, and cut where it is long.
+pub(super) fn cell(text: &str) -> String {
+    let shown = |c: char| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c };
+    let mut cell: String = text.chars().take(CELL).map(shown).collect();
+    if text.chars().nth(CELL).is_some() {
+        cell.pop();
+        cell.push('…');
+    }
+    cell
+}
+
 /// A table with a head; numbers stand to the right.
 pub(super) fn print(head: &[String], rows: &[Vec<String>]) -> anyhow::Result<()> {
     let width = |column: usize| {
@@ -68,4 +82,17 @@ pub(super) fn print(head: &[String], rows: &[Vec<String>]) -> anyhow::Result<()>
 pub(super) fn print_json(value: &Value) -> anyhow::Result<()> {
     writeln!(io::stdout().lock(), "{}", serde_json::to_string_pretty(value).context("JSON can be written")?)?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_callers_wrote_neither_widens_a_table_nor_steers_a_terminal() {
+        assert_eq!(cell("gpt-5"), "gpt-5");
+        assert_eq!(cell(&"x".repeat(64)), "x".repeat(64));
+        assert_eq!(cell(&"x".repeat(5000)), format!("{}…", "x".repeat(63)));
+        assert_eq!(cell("a\n\u{1b}[2Jb"), "a\u{fffd}\u{fffd}[2Jb");
+    }
 }

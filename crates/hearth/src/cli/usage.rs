@@ -1,12 +1,13 @@
 //! `hearth usage`: what was used and what it cost.
 
 use super::Session;
-use super::managed::{Place, print, print_json};
+use super::managed::{self, Place, print, print_json};
 use crate::moment;
 use anyhow::Context;
 use gateway::ledger::{Filter, Group, Line, Question};
 use protocol::workers_ai::catalog::timestamp;
 use serde_json::Value;
+use std::collections::HashMap;
 use std::io::{self, Write};
 
 /// Arguments of `hearth usage`.
@@ -32,8 +33,8 @@ pub(super) struct Args {
     /// Only of this account
     #[arg(long, value_name = "ID")]
     account: Option<String>,
-    /// Only of the key with this id
-    #[arg(long, value_name = "ID")]
+    /// Only of this key: its id or name, or the first 8 characters or more of it or its id
+    #[arg(long, value_name = "KEY")]
     key: Option<String>,
     /// Only of this model
     #[arg(long, value_name = "ID")]
@@ -69,7 +70,7 @@ pub(super) fn run(session: &Session, args: Args) -> anyhow::Result<()> {
     };
     let words = args.by.split(',').filter(|word| !word.is_empty());
     let groups = words.map(Group::parse).collect::<Result<Vec<_>, _>>()?;
-    let filter = Filter {
+    let mut filter = Filter {
         from: time("--from", args.from.as_ref())?,
         to: time("--to", args.to.as_ref())?,
         account: args.account,
@@ -78,18 +79,24 @@ pub(super) fn run(session: &Session, args: Args) -> anyhow::Result<()> {
         provider: args.provider,
         gateway: args.gateway,
     };
-    let question = Question { filter, groups: groups.clone() };
-    let lines = args.place.with(session, async |gateway| Ok(gateway.usage(question).await?))?;
+    let asked = groups.clone();
+    let (lines, names) = args.place.with(session, async |gateway| {
+        if let Some(named) = &filter.key {
+            filter.key = Some(gateway.key(named).await?.id.to_string());
+        }
+        let keys = gateway.keys(None).await?.into_iter().map(|key| (key.id.to_string(), key.name));
+        Ok((gateway.usage(Question { filter, groups: asked }).await?, keys.collect::<HashMap<_, _>>()))
+    })?;
     match args.format {
         Format::Json => print_json(&lines.iter().map(|line| line.object(&groups)).collect()),
         Format::Csv => Ok(io::stdout().lock().write_all(Line::csv(&lines, &groups).as_bytes())?),
         Format::Table => {
-            let names = groups.iter().map(Group::name).chain(Line::COLUMNS.map(column));
+            let head = groups.iter().map(Group::name).chain(Line::COLUMNS.map(column));
             let rows = lines.iter().map(|line| {
-                let groups = groups.iter().zip(&line.groups).map(|(group, value)| cell(group, value));
+                let groups = groups.iter().zip(&line.groups).map(|(group, value)| cell(group, value, &names));
                 groups.chain(line.values()).collect()
             });
-            print(&names.collect::<Vec<_>>(), &rows.collect::<Vec<_>>())
+            print(&head.collect::<Vec<_>>(), &rows.collect::<Vec<_>>())
         }
     }
 }
@@ -99,15 +106,20 @@ fn column(name: &str) -> String {
     name.trim_end_matches("_tokens").replace('_', " ")
 }
 
-fn cell(group: &Group, value: &Value) -> String {
+/// `keys`: the names of keys by their ids.
+fn cell(group: &Group, value: &Value, keys: &HashMap<String, String>) -> String {
     match (group, value) {
+        (Group::Key, Value::String(id)) => match keys.get(id) {
+            Some(name) => format!("{id} ({})", managed::cell(name)),
+            None => id.clone(),
+        },
         (Group::Hour | Group::Day, Value::Number(seconds)) => {
             let text = timestamp(seconds.as_u64().unwrap_or_default());
             let length = if *group == Group::Day { "2026-11-30".len() } else { "2026-11-30 12:00".len() };
             text.chars().take(length).collect()
         }
         (_, Value::Null) => "none".to_owned(),
-        (_, Value::String(text)) => text.clone(),
-        (_, other) => other.to_string(),
+        (_, Value::String(text)) => managed::cell(text),
+        (_, other) => managed::cell(&other.to_string()),
     }
 }

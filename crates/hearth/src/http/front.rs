@@ -198,14 +198,15 @@ async fn keyed(
             if found.is_some() {
                 continue;
             }
-            // It manages all accounts, and asks for the one it names, where there is such.
-            let named = match (gateway, &account) {
+            // It manages all accounts, and asks for the one that the path names, which must be there: what is meant for
+            // one account must not be booked to another.
+            let account = match (gateway, &account) {
                 (Some(gateway), Some(account)) => {
-                    gateway.check_account(account).await.ok().map(|()| account.as_str())
+                    gateway.check_account(account).await?;
+                    account.as_str().into()
                 }
-                _ => None,
+                _ => DEFAULT.into(),
             };
-            let account = named.map_or_else(|| DEFAULT.into(), Into::into);
             found = Some(Ok(Caller { account, ..Caller::default() }));
             continue;
         }
@@ -294,7 +295,8 @@ fn allowed(key: &Key, account: Option<&str>, route: Option<&str>, open: bool) ->
     let manages = of_all || route.is_some_and(|route| route.starts_with(CONTROL));
     let (scope, has) =
         if manages { ("admin", key.scopes.admin) } else { ("inference", key.scopes.inference) };
-    if !has && !open {
+    // Where there is no route, that is what there is to say.
+    if !has && !open && route.is_some() {
         return forbidden(format!("This key has no scope '{scope}'"));
     }
     Ok(())

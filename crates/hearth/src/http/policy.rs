@@ -35,12 +35,17 @@ pub(super) async fn policy(State(app): State<Arc<App>>, request: Request, next: 
     let route = request.extensions().get::<MatchedPath>().map(|path| path.as_str().to_owned());
     let resumable = !retention::is_asked(request.headers())
         && route.as_deref().is_some_and(|route| runs::wanted(&app, route, &request));
-    let caller = resumable.then(|| request.extensions().get::<Caller>().cloned()).flatten();
+    let kept = resumable
+        .then(|| {
+            let dialect = Dialect::spoken(request.uri().path(), request.headers());
+            request.extensions().get::<Caller>().cloned().map(|caller| (caller, dialect))
+        })
+        .flatten();
     let passed = pass(&app, route.as_deref(), request, next).await;
-    match (passed, caller) {
+    match (passed, kept) {
         (Err(error), _) => Refusal(error).into_response(),
         (Ok(response), None) => response,
-        (Ok(response), Some(caller)) => runs::keep(&app, &caller, response),
+        (Ok(response), Some((caller, dialect))) => runs::keep(&app, &caller, dialect, response),
     }
 }
 

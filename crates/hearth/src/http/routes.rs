@@ -378,7 +378,11 @@ pub(super) const ROUTES: &[Route] = &[
         about: "ANY   AI binding: AI.toMarkdown, which says that it is not here",
         handler: || any(binding::no_markdown),
     },
-    Route { path: HEALTH, about: "GET   200 when a model can answer", handler: || get(status::healthz) },
+    Route {
+        path: HEALTH,
+        about: "GET   200 when requests can be answered",
+        handler: || get(status::healthz),
+    },
     Route { path: METRICS, about: "GET   Prometheus metrics", handler: || get(status::metrics) },
 ];
 

@@ -5,9 +5,10 @@
 //! reader left, up to [`RUN_MAX`] bytes; whoever has its id and belongs to the account that began it reads from event `n`
 //! (events are counted by their blank lines, comments too, as clients count them). Reading again asks nobody again. Invariant:
 //! `first + events.len()` events have come, those before `first` are forgotten, and only where every reader has them. Runs are in memory:
-//! they end with this process, and another one knows nothing of them.
+//! they end with this process, and another one knows nothing of them. One that is ended, or whose answer breaks off, ends
+//! with an error event for those who read it.
 
-use super::refusal::Answered;
+use super::refusal::{Answered, Dialect};
 use super::{App, Config, dispatch, fresh_id, policy};
 use axum::body::Body;
 use axum::extract::rejection::PathRejection;
@@ -17,12 +18,12 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use futures::StreamExt;
 use futures::stream::unfold;
-use gateway::sse::Framer;
+use gateway::sse::{self, Framer};
 use gateway::{Caller, flags};
 use protocol::workers_ai::binding::{self, MODEL_HEADER};
-use protocol::{Error, ErrorKind};
+use protocol::{Error, ErrorKind, Event, openai};
 use std::collections::{HashMap, VecDeque};
-use std::io;
+use std::convert::Infallible;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
@@ -45,9 +46,18 @@ enum End {
     Dropped,
 }
 
+/// Streams whose errors have a form of their own, whichever path they came by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    Messages,
+    Responses,
+}
+
 #[derive(Debug, Default)]
 struct Progress {
     events: VecDeque<Bytes>,
+    /// How an error is told, as the first event with a name shows; else as the path has it.
+    form: Option<Form>,
     /// The number of the first event that is kept.
     first: usize,
     bytes: usize,
@@ -62,6 +72,8 @@ struct Progress {
 /// One stream.
 struct Run {
     account: Arc<str>,
+    /// Of the path that the stream was asked at.
+    dialect: Dialect,
     state: Mutex<Progress>,
     /// Counts changes, for those who wait for one.
     changes: watch::Sender<u64>,
@@ -91,12 +103,33 @@ impl Run {
     fn push(&self, events: impl Iterator<Item = Bytes>) {
         let mut state = self.state();
         for event in events {
+            if state.form.is_none() {
+                state.form = match sse::name(&event) {
+                    Some(b"message_start") => Some(Form::Messages),
+                    Some(name) if name.starts_with(b"response.") => Some(Form::Responses),
+                    _ => None,
+                };
+            }
             state.bytes += event.len();
             state.events.push_back(event);
         }
         Self::trim(&mut state);
         drop(state);
         self.changed();
+    }
+
+    /// Ends the stream with an error, which whoever reads it is told.
+    fn fail(&self, end: End, error: &Error) {
+        let form = self.state().form;
+        let event = match form {
+            Some(Form::Messages) => Event { name: Some("error"), data: Dialect::Anthropic.event(error) },
+            Some(Form::Responses) => {
+                Event { name: Some("error"), data: openai::responses::error_event(error) }
+            }
+            None => Event::data(self.dialect.event(error)),
+        };
+        self.push(std::iter::once(event.to_wire().into()));
+        self.end(end);
     }
 
     fn end(&self, end: End) {
@@ -128,9 +161,9 @@ impl Run {
                 next = body.next(), if !full => match next {
                     Some(Ok(bytes)) => match framer.push(bytes) {
                         Ok(frames) => self.push(frames.iter()),
-                        Err(_) => return self.end(End::Broken),
+                        Err(error) => return self.fail(End::Broken, &broken(&error)),
                     },
-                    Some(Err(_)) => return self.end(End::Broken),
+                    Some(Err(error)) => return self.fail(End::Broken, &broken(&error)),
                     None => {
                         let rest = framer.rest();
                         self.push(Some(rest).filter(|rest| !rest.is_empty()).into_iter());
@@ -138,7 +171,10 @@ impl Run {
                     }
                 },
                 _ = changes.changed() => {}
-                _ = ending.wait_for(|ending| *ending) => return self.end(End::Dropped),
+                _ = ending.wait_for(|ending| *ending) => {
+                    let why = "This stream was ended by a request, or because the server stops";
+                    return self.fail(End::Dropped, &Error::new(ErrorKind::Unavailable, why));
+                }
                 () = sleep_until(forgotten), if alone.is_some() => return self.end(End::Dropped),
             }
         }
@@ -157,11 +193,9 @@ impl Run {
         drop(state);
         self.changed();
         let reader = Reader { run: Arc::clone(self), id, changes: self.changes.subscribe() };
-        Some(Body::from_stream(unfold(Some(reader), async |reader| {
-            let mut reader = reader?;
+        Some(Body::from_stream(unfold(reader, async |mut reader| {
             let next = reader.next().await?;
-            let reader = next.is_ok().then_some(reader);
-            Some((next, reader))
+            Some((Ok::<_, Infallible>(next), reader))
         })))
     }
 }
@@ -174,7 +208,7 @@ struct Reader {
 }
 
 impl Reader {
-    async fn next(&mut self) -> Option<io::Result<Bytes>> {
+    async fn next(&mut self) -> Option<Bytes> {
         loop {
             self.changes.mark_unchanged();
             {
@@ -189,14 +223,10 @@ impl Reader {
                     if full {
                         self.run.changed();
                     }
-                    return Some(Ok(event));
+                    return Some(event);
                 }
-                match state.end {
-                    Some(End::Whole) => return None,
-                    Some(End::Broken | End::Dropped) => {
-                        return Some(Err(io::Error::from(io::ErrorKind::ConnectionReset)));
-                    }
-                    None => {}
+                if state.end.is_some() {
+                    return None;
                 }
             }
             // The sender lives as long as the run.
@@ -215,6 +245,11 @@ impl Drop for Reader {
         drop(state);
         self.run.changed();
     }
+}
+
+/// An answer that does not go on, and why.
+fn broken(why: &dyn std::fmt::Display) -> Error {
+    Error::new(ErrorKind::Upstream, format!("The answer broke off: {why}"))
 }
 
 /// All runs of this process.
@@ -270,7 +305,7 @@ pub(super) fn wanted(app: &App, route: &str, request: &Request) -> bool {
 }
 
 /// Keeps a stream apart from its client.
-pub(super) fn keep(app: &Arc<App>, caller: &Caller, response: Response) -> Response {
+pub(super) fn keep(app: &Arc<App>, caller: &Caller, dialect: Dialect, response: Response) -> Response {
     let kind = response.headers().get(header::CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
     let may_be_kept = response.extensions().get::<policy::KeptByNobody>().is_none();
     if response.status() != StatusCode::OK || !may_be_kept || !kind.starts_with(b"text/event-stream") {
@@ -279,6 +314,7 @@ pub(super) fn keep(app: &Arc<App>, caller: &Caller, response: Response) -> Respo
     let id = fresh_id();
     let run = Arc::new(Run {
         account: Arc::clone(&caller.account),
+        dialect,
         state: Mutex::default(),
         changes: watch::channel(0).0,
         ended_by_request: watch::channel(false).0,

@@ -40,7 +40,7 @@ pub enum ModelState {
     Restarting,
 }
 
-/// 200 when at least one model can answer, else 503.
+/// 200 when at least one model can answer, or there is none and providers are all that is asked; else 503.
 pub(super) async fn healthz(State(app): State<Arc<App>>) -> Answered {
     #[derive(Serialize)]
     struct Health {
@@ -48,7 +48,10 @@ pub(super) async fn healthz(State(app): State<Arc<App>>) -> Answered {
         models: Vec<ModelHealth>,
     }
     let models = app.status.health();
-    let ready = models.iter().any(|model| model.state == ModelState::Ready);
+    // Without models of its own the server is a gateway, and providers can be asked from the start on, be it with keys
+    // that only callers have. With models it has to wait for one.
+    let gateway = models.is_empty() && app.config.proxy.is_some();
+    let ready = gateway || models.iter().any(|model| model.state == ModelState::Ready);
     let health = Health { status: if ready { "ok" } else { "unavailable" }, models };
     let mut response = json(serde_json::to_string(&health).expect("health has no failing fields"));
     if !ready {

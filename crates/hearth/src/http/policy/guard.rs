@@ -104,7 +104,8 @@ impl Guard {
             }
         };
         if let Err(why) = &verdict {
-            tracing::warn!(what, why, "a guardrail could not judge");
+            let (account, gateway) = (&*self.caller.account, &*self.caller.gateway);
+            tracing::warn!(what, account, gateway, why, "a guardrail could not judge");
         }
         let names = match Decision::of(hazards, verdict.as_ref().ok()) {
             Decision::Pass => return Ok(()),
@@ -145,10 +146,11 @@ impl Guard {
         let judge = self.rails.judge.as_ref().or(app.config.judge.as_ref());
         let judge = judge.ok_or("no judge is set, neither guardrail-judge nor the gateway's own")?;
         if judge.contains("://") {
+            // The texts alone, too, for those who need not know who said which.
             let texts: Vec<&str> = messages.iter().map(|(_, text)| text.as_str()).collect();
             let body = json!({
                 "kind": what, "account": &*self.caller.account, "gateway": &*self.caller.gateway,
-                "categories": hazards.keys().collect::<Vec<_>>(), "texts": texts,
+                "categories": hazards.keys().collect::<Vec<_>>(), "messages": said_by(&messages), "texts": texts,
             });
             let proxy = app.config.proxy.as_ref().ok_or("no webhook can be asked here")?;
             let answer = proxy.post(judge, body.to_string().into(), VERDICT_MAX).await.map_err(|why| {
@@ -158,9 +160,8 @@ impl Guard {
             })?;
             return Verdict::of_webhook(&answer).ok_or_else(|| "the webhook gave no verdict".to_owned());
         }
-        let messages: Vec<Value> =
-            messages.iter().map(|(role, content)| json!({"role": role, "content": content})).collect();
-        let body = json!({"model": judge, "messages": messages, "max_tokens": 64, "temperature": 0.0});
+        let body =
+            json!({"model": judge, "messages": said_by(&messages), "max_tokens": 64, "temperature": 0.0});
         let mut request = Request::new(Sent::from(body.to_string()));
         *request.method_mut() = Method::POST;
         *request.uri_mut() = axum::http::Uri::from_static("/v1/chat/completions");
@@ -182,6 +183,11 @@ impl Guard {
         let text = answer["choices"][0]["message"]["content"].as_str().unwrap_or_default();
         Verdict::of_model(text).ok_or_else(|| "the judge said neither safe nor unsafe".to_owned())
     }
+}
+
+/// Who said what, in the form of a conversation.
+fn said_by(messages: &[(&str, String)]) -> Vec<Value> {
+    messages.iter().map(|(role, content)| json!({"role": role, "content": content})).collect()
 }
 
 /// The words of an answer; nothing where it is none of words. Where none stand at the places that are known, they are

@@ -122,10 +122,7 @@ async fn a_key_is_held_to_its_account_its_scopes_and_its_rate() {
     assert_eq!(refused.status, 429);
     assert!(refused.header("retry-after").is_some());
     // The server's own key does everything, in the account that the path names.
-    for (path, account) in
-        [(path("acme"), "acme"), (path("of no account"), DEFAULT), (CHAT.to_owned(), DEFAULT)]
-    {
-        let path = path.replace(' ', "-");
+    for (path, account) in [(path("acme"), "acme"), (CHAT.to_owned(), DEFAULT)] {
         let before = requests(&fixture, account).await;
         assert_eq!(
             fixture.ask(&path, &["authorization: Bearer root"], &chat("a", "")).await.status,
@@ -134,6 +131,35 @@ async fn a_key_is_held_to_its_account_its_scopes_and_its_rate() {
         );
         assert_eq!(requests(&fixture, account).await, before + 1, "{path}");
     }
+}
+
+#[tokio::test]
+async fn the_servers_own_key_asks_for_no_account_that_is_not_there() {
+    let fixture = Fixture::start(Config { api_key: Some("root".to_owned()), ..Config::default() }).await;
+    for path in [
+        "/client/v4/accounts/ghost/ai/v1/chat/completions",
+        "/client/v4/accounts/ghost/ai/run/@cf/test/echo",
+        "/v1/ghost/default/workers-ai/v1/chat/completions",
+        "/v1/ghost/default/openai/chat/completions",
+    ] {
+        let reply = fixture.ask(path, &["authorization: Bearer root"], &chat("a", "")).await;
+        assert_eq!(reply.status, 404, "{path}: {reply:?}");
+        assert!(reply.body.contains("There is no account 'ghost'"), "{reply:?}");
+    }
+    assert_eq!(requests(&fixture, DEFAULT).await, 0);
+}
+
+#[tokio::test]
+async fn a_route_that_is_not_there_is_told_so_whatever_a_key_may_do() {
+    let fixture = Fixture::start(Config::default()).await;
+    for scopes in ["admin", "inference"] {
+        let (_, secret) = fixture.key(DEFAULT, scopes, Limits::default()).await;
+        for path in ["/client/v4/accounts/default/ai-gateway/datasets", "/v1/nothing"] {
+            let reply = fixture.server.send("GET", path, &[&bearer(&secret)], b"").await;
+            assert_eq!(reply.status, 404, "{scopes} {path}: {reply:?}");
+        }
+    }
+    assert_eq!(fixture.server.get("/v1/nothing").await.status, 401);
 }
 
 #[tokio::test]

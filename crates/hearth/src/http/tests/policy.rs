@@ -382,6 +382,8 @@ async fn an_answer_is_held_back_until_it_is_judged_and_a_blocked_one_is_not_kept
     assert_eq!((blocked.status, blocked.json()["error"]["code"].clone()), (400, json!("content_filter")));
     let told = told.await.unwrap();
     assert_eq!(told[0]["texts"], json!(["one two", "one two"]));
+    let said = |role: &str| json!({"role": role, "content": "one two"});
+    assert_eq!(told[0]["messages"], json!([said("user"), said("assistant")]), "who said what");
     assert_eq!((&told[1]["kind"], &told[1]["categories"]), (&json!("response"), &json!(["S4"])));
     // The first is given again and not judged anew; the second was not kept, and now nobody judges it.
     assert_eq!(status(&ask(&fixture, CHAT, &[], &chat("one two", r#","stream":true"#)).await), Some("HIT"));

@@ -71,6 +71,44 @@ async fn an_explicit_end_stops_the_work_and_the_stream_is_gone() {
 }
 
 #[tokio::test]
+async fn who_reads_a_stream_that_is_ended_gets_an_error_as_its_last_event() {
+    let upstream = Server::start().await;
+    let server = before(&upstream, &[("hearth", &[])]).await;
+    for (path, more, told_as) in [
+        ("/v1/chat/completions", "", "data: {\"error\":"),
+        ("/v1/responses", "", "event: error\ndata: {"),
+        ("/v1/messages", r#","max_tokens":9"#, "event: error\ndata: {\"type\":\"error\""),
+    ] {
+        let told = upstream.tell();
+        let mut wire = server.connect().await;
+        let body = asking("hearth/echo", "told", &format!(r#","stream":true{more}"#));
+        let body = if path.ends_with("responses") { body.replace("\"messages\"", "\"input\"") } else { body };
+        wire.request("POST", path, &[WANTED], body.as_bytes()).await;
+        told.send(Ok(STARTED)).await.unwrap();
+        told.send(Ok(text(0, "one"))).await.unwrap();
+        let (status, headers) = wire.head().await;
+        assert_eq!(status, 200, "{path}");
+        let run = headers.iter().find(|(name, _)| name == "cf-aig-run-id").unwrap().1.clone();
+        let mut seen = String::new();
+        while !seen.contains("one") {
+            seen.push_str(&wire.chunk().await);
+        }
+        assert_eq!(server.send("DELETE", &format!("/v1/runs/{run}"), &[], b"").await.status, 204);
+        // To the last chunk, which is empty: the body is whole.
+        loop {
+            let chunk = wire.chunk().await;
+            if chunk.is_empty() {
+                break;
+            }
+            seen.push_str(&chunk);
+        }
+        let last = seen.trim_end().rsplit("\n\n").next().unwrap();
+        assert!(last.starts_with(told_as) && last.contains("was ended"), "{path}: {seen}");
+        drop(told);
+    }
+}
+
+#[tokio::test]
 async fn a_stream_that_nobody_comes_back_for_ends() {
     let upstream = Server::start().await;
     let server = before(&upstream, &[("hearth", &[])]).await;
