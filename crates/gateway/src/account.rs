@@ -75,6 +75,12 @@ pub(crate) fn insert(work: &Work<'_>, id: &str, name: &str, now: i64) -> Result<
     Ok(true)
 }
 
+/// The error for an account that is not there.
+pub(crate) fn no_account(id: &str) -> Error {
+    let shown: String = id.chars().take(LENGTH).collect();
+    Error::new(ErrorKind::NotFound, format!("There is no account '{shown}'"))
+}
+
 impl Gateway {
     /// All accounts, by id.
     ///
@@ -115,8 +121,7 @@ impl Gateway {
         if self.directory().await?.accounts.contains_key(id) {
             return Ok(());
         }
-        let shown: String = id.chars().take(LENGTH).collect();
-        Err(Error::new(ErrorKind::NotFound, format!("There is no account '{shown}'")))
+        Err(no_account(id))
     }
 
     /// Changes something, all or nothing, and makes this process see it at once.

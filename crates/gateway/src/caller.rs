@@ -192,6 +192,12 @@ mod tests {
     }
 
     #[test]
+    fn a_made_up_name_of_a_model_takes_little_room_in_the_ledger() {
+        assert_eq!(counted("gpt-5"), "gpt-5");
+        assert_eq!(counted(&"é".repeat(5000)), format!("{}…", "é".repeat(128)));
+    }
+
+    #[test]
     fn what_is_no_object_is_no_metadata() {
         for json in ["", "[]", "1", "{", "null"] {
             check(json, &[]);

@@ -195,6 +195,8 @@ async fn accounts_have_gateways_of_their_own_and_a_default_one() {
     assert_eq!(gateway.gateway("acme", "prod").await.unwrap().settings.retry.retry_max_attempts, Some(3));
     assert!(gateway.create_gateway("acme", "prod", &fields).await.is_err());
     assert_eq!(gateway.gateway(DEFAULT, "prod").await.unwrap_err().kind, ErrorKind::NotFound);
+    let error = gateway.gateway("nog", DEFAULT).await.unwrap_err();
+    assert_eq!(error.message, "There is no account 'nog'", "what is missing is named");
     let ids = |gateways: Vec<Arc<Named>>| gateways.iter().map(|named| named.id.clone()).collect::<Vec<_>>();
     assert_eq!(ids(gateway.gateways("acme").await.unwrap()), ["default", "prod"]);
     assert_eq!(ids(gateway.gateways(DEFAULT).await.unwrap()), ["default"]);

@@ -141,6 +141,30 @@ fn an_open_address_starts_without_an_api_key_when_there_are_keys() {
 }
 
 #[test]
+fn what_a_key_cannot_be_is_told_by_its_flag() {
+    let data = folder();
+    for (args, words) in [
+        (["keys", "create", "x", "--days", "0"], "--days"),
+        (["keys", "create", "x", "--days", "99999999999"], "--days"),
+        (["keys", "create", "x", "--requests-per-minute", "0"], "--requests-per-minute"),
+        (["keys", "create", "x", "--budget", "-5"], "expected an amount of dollars"),
+        (["keys", "create", "x", "--expires", "2001-01-01"], "'expires'"),
+        (["keys", "create", "", "--budget", "1"], "'name'"),
+        (["usage", "--by", "day", "--key", "nobody"], "There is no key 'nobody'"),
+        (["gateways", "show", "default", "--account", "nog"], "There is no account 'nog'"),
+        (["providers", "set-key", "custom-nope", "--env", "PATH"], "there is no provider custom-nope"),
+    ] {
+        let output = run(&data, &args);
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && error.contains(words), "{args:?}: {error}");
+    }
+    let listed = run(&data, &["providers", "list", "--all"]);
+    let table = String::from_utf8_lossy(&listed.stdout);
+    let openai = table.lines().find(|line| line.starts_with("openai ")).expect("a line");
+    assert!(openai.contains("built in"), "{table}");
+}
+
+#[test]
 fn a_taken_port_is_told_in_one_sentence() {
     let data = folder();
     let taken = TcpListener::bind("127.0.0.1:0").expect("a port");

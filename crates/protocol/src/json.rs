@@ -47,6 +47,22 @@ pub(crate) fn parse(body: &[u8]) -> Result<Value, Error> {
     })
 }
 
+/// What serde says of a value, without the names of types, which tell a reader nothing.
+#[must_use]
+pub fn plain(message: &str) -> String {
+    let Some((before, expected)) = message.rsplit_once("expected ") else { return message.to_owned() };
+    let (what, place) = expected.split_at(expected.find(" at line ").unwrap_or(expected.len()));
+    let plain = match what {
+        "u8" | "u16" | "u32" | "u64" | "usize" => "a whole number, not below zero",
+        "i8" | "i16" | "i32" | "i64" | "isize" => "a whole number",
+        "f32" | "f64" => "a number",
+        "a boolean" => "true or false",
+        _ if what.starts_with("struct ") || what.contains("tagged enum ") => "names with their values",
+        _ => return message.to_owned(),
+    };
+    format!("{before}expected {plain}{place}")
+}
+
 #[derive(Debug, PartialEq)]
 enum Bound {
     Fits,
@@ -212,6 +228,23 @@ mod tests {
         assert_eq!(error.kind, ErrorKind::Malformed);
         assert_eq!(error.param.as_deref(), param, "{error}");
         assert!(error.message.contains(message), "{error}");
+    }
+
+    #[test]
+    fn what_serde_expects_is_told_in_words_and_not_in_types() {
+        for (said, told) in [
+            ("invalid type: string \"x\", expected u64", "a whole number, not below zero"),
+            (
+                "invalid type: integer `3`, expected struct Rails at line 1 column 2",
+                "values at line 1 column 2",
+            ),
+            ("invalid type: map, expected internally tagged enum Match", "names with their values"),
+        ] {
+            let plain = plain(said);
+            assert!(plain.starts_with("invalid type: ") && plain.ends_with(told), "{plain}");
+        }
+        let words = "unknown field `a`, expected `b` or `c`";
+        assert_eq!(plain(words), words);
     }
 
     #[test]

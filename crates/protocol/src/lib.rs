@@ -31,6 +31,7 @@ pub use backend::{
 pub use delta::{Delta, FinishReason, Logprobs, TokenLogprob, Usage};
 pub use error::{Error, ErrorKind};
 pub use event::{Event, StreamWriter};
+pub use json::plain;
 pub use places::Places;
 pub use reader::AnswerReader;
 pub use request::{

@@ -10,6 +10,7 @@
 mod tests;
 
 use crate::account::{check_id, number};
+use crate::credential::Credential;
 use crate::directory::changed;
 use crate::policy::{Rule, Technique};
 use crate::provider::{Configured, PROVIDERS, ProviderKey, Quota};
@@ -207,6 +208,13 @@ impl NewKept {
             let message = "Invalid value for 'secret': it holds what no header can";
             return Err(Error::invalid("secret", message));
         }
+        if let Some(provider) = PROVIDERS.iter().find(|provider| provider.slug == self.provider)
+            && Credential::read(provider.auth, &secret).is_none()
+        {
+            let message =
+                "Invalid value for 'secret': it is no key of this provider; where it is JSON it is not whole";
+            return Err(Error::invalid("secret", message));
+        }
         Ok(secret)
     }
 }
@@ -302,6 +310,7 @@ impl Gateway {
         self.gateway(&new.account, &new.gateway).await?;
         new.check()?;
         let secret = new.trimmed()?;
+        self.check_keyring().await?;
         let (id, now) = (uuid::Uuid::now_v7().to_string(), self.now());
         let key = KeptKey {
             preview: preview(&secret),
@@ -393,6 +402,21 @@ impl Gateway {
     pub async fn kept_key(&self, account: &str, gateway: &str, id: &str) -> Result<KeptKey, Error> {
         let kept = self.kept_keys(account, gateway).await?;
         kept.into_iter().find(|key| key.id == id).ok_or_else(|| no_kept_key(id))
+    }
+
+    /// Makes sure that what is kept already opens here: else this process seals with another key than the servers, which
+    /// could not use what it keeps.
+    async fn check_keyring(&self) -> Result<(), Error> {
+        let directory = self.directory().await?;
+        let Some(sealed) = directory.kept.keys.last() else { return Ok(()) };
+        self.open_secret(&sealed.secret, &bound_to(&sealed.key.id)).map(drop).map_err(|error| Error {
+            message: format!(
+                "What is kept already was sealed with another key than the one here (HEARTH_SECRET_KEY, or the key file \
+                 in the data folder): {}",
+                error.message
+            ),
+            ..error
+        })
     }
 
     /// Seals a secret for a row.

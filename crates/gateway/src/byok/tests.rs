@@ -46,6 +46,32 @@ async fn used(gateway: &Gateway, alias: Option<&str>, times: usize) -> Vec<Strin
 }
 
 #[tokio::test]
+async fn a_secret_that_is_no_key_of_its_provider_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let gateway = process(folder.path(), &Hand::new()).await;
+    for (provider, secret) in
+        [("google-vertex-ai", "{\"bad"), ("google-vertex-ai", "{}"), ("aws-bedrock", ":x")]
+    {
+        let wish = NewKept { provider: provider.into(), ..new(DEFAULT, false, 1, secret) };
+        let error = gateway.keep_key(wish).await.unwrap_err();
+        assert_eq!(error.param.as_deref(), Some("secret"), "{provider} {secret}");
+    }
+}
+
+#[tokio::test]
+async fn a_key_is_not_kept_under_another_secret_key_than_those_that_are_there() {
+    let folder = tempfile::tempdir().unwrap();
+    let (clock, other) = (Hand::new(), tempfile::tempdir().unwrap());
+    let server = process(folder.path(), &clock).await;
+    server.keep_key(new(DEFAULT, false, 1, "sk-one")).await.unwrap();
+    let elsewhere = gateway(folder.path(), &clock).await;
+    elsewhere.seal_with(SecretPlace { folder: other.path().to_owned(), environment: None });
+    let error = elsewhere.keep_key(new("b", false, 1, "sk-two")).await.unwrap_err();
+    assert!(error.message.contains("sealed with another key"), "{error}");
+    assert_eq!(server.kept_keys(DEFAULT, DEFAULT).await.unwrap().len(), 1);
+}
+
+#[tokio::test]
 async fn a_kept_key_goes_before_the_settings_and_by_its_alias() {
     let folder = tempfile::tempdir().unwrap();
     let gateway = process(folder.path(), &Hand::new()).await;

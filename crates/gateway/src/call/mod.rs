@@ -205,7 +205,7 @@ impl Proxy {
         call: &'a Call,
         reads: Option<Reads<'_>>,
     ) -> Result<Reached<'a>, Error> {
-        let (mut resting, mut keeps) = (None::<(&str, Duration)>, None);
+        let (mut resting, mut keeps) = (None::<(usize, Duration)>, None);
         // Says more than that those behind it could not be asked.
         let mut before: Option<Reached<'a>> = None;
         let (mut step, steps) = (0, call.targets.len());
@@ -217,7 +217,7 @@ impl Proxy {
                     match why {
                         Unready::Keeps => keeps = Some(slug),
                         Unready::Rests(rest) => {
-                            resting = Some((slug, resting.map_or(rest, |(_, least)| rest.min(least))));
+                            resting = Some((step, resting.map_or(rest, |(_, least)| rest.min(least))));
                         }
                         Unready::NoKey(_) if before.is_some() || step + 1 < steps => {}
                         Unready::Other(_) if before.is_some() => {}
@@ -264,10 +264,12 @@ impl Proxy {
             );
             return Err(Error::new(ErrorKind::Forbidden, message));
         }
-        let Some((slug, rest)) = resting else {
+        let Some((step, rest)) = resting else {
             return Err(Error::new(ErrorKind::Internal, "The call has nobody to ask"));
         };
-        let message = format!("{slug} failed several times and is left alone for a moment");
+        let Target { provider, model, .. } = &call.targets[step];
+        let message =
+            format!("{}/{model} failed several times and is left alone for a moment", provider.slug);
         Err(Error::new(ErrorKind::Unavailable, message).retry_after(rest))
     }
 

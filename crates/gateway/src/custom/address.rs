@@ -65,6 +65,11 @@ pub(crate) fn check(url: &str, reach: Reach) -> Result<(), Error> {
     if authority.as_str().contains('@') {
         return wrong("a user or a password may not stand in it");
     }
+    // What follows the last colon behind the host is a port, which the parser takes whatever its number is.
+    let behind = authority.as_str().rsplit(']').next().unwrap_or_default();
+    if behind.contains(':') && authority.port_u16().is_none_or(|port| port == 0) {
+        return wrong("its port is none; ports are 1 to 65535");
+    }
     if uri.query().is_some() || url.contains('#') {
         return wrong("nothing may follow its path");
     }

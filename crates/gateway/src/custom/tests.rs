@@ -59,9 +59,16 @@ fn an_address_inside_a_private_network_is_refused_however_it_is_written() {
     for url in ["http://127.0.0.1:9000/v1", "http://lab.internal", "https://10.0.0.8"] {
         assert!(check(url, Reach::Private), "{url}");
     }
-    for url in
-        ["", "api.example.com", "ftp://example.com", "https://u:p@example.com", "https://example.com?a=b"]
-    {
+    for url in [
+        "https://e.com:99999",
+        "https://e.com:0",
+        "https://[2606:4700::1111]:70000",
+        "",
+        "api.example.com",
+        "ftp://example.com",
+        "https://u:p@example.com",
+        "https://example.com?a=b",
+    ] {
         assert!(!check(url, Reach::Private), "{url}");
     }
 }

@@ -257,7 +257,10 @@ impl Query {
                 "false" | "0" => 0.into(),
                 _ => return Err(wrong("filters.value", "true or false")),
             },
-            Kind::Time => number(time(value).ok_or_else(|| wrong("filters.value", "a moment"))?).into(),
+            Kind::Time => number(time(value).ok_or_else(|| {
+                wrong("filters.value", "a moment, such as 2026-11-30 or 2026-11-30T12:00:00Z")
+            })?)
+            .into(),
             Kind::Number => whole(value, operator).ok_or_else(|| wrong("filters.value", "a number"))?.into(),
             Kind::Money => {
                 let dollars = value.parse().ok().and_then(NanoUsd::from_dollars);
@@ -270,6 +273,17 @@ impl Query {
             "neq" => format!("({column} IS NULL OR {column} <> {place})"),
             _ => format!("{column} {sign} {place}"),
         })
+    }
+
+    /// What is wrong with a filter, said of the parameter or the flag that stands for it.
+    #[must_use]
+    pub fn said_of(error: Error, name: &str) -> Error {
+        let message = ["filters.key", "filters.operator", "filters.value"]
+            .iter()
+            .fold(error.message.clone(), |message, part| {
+                message.replace(&format!("'{part}'"), &format!("'{name}'"))
+            });
+        Error { message, ..error.at(name) }
     }
 
     /// Only logs in which a figure is at least this.

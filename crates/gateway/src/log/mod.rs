@@ -65,6 +65,20 @@ pub enum Strategy {
     DeleteOldest,
 }
 
+/// The most that can be set for logs, for a gateway or for all of a server.
+#[derive(Clone, Copy, Debug)]
+pub struct Most {
+    /// Logs of a gateway.
+    pub logs: u64,
+    /// Bytes of a payload.
+    pub payload: Bytes,
+    /// Days of retention.
+    pub days: u64,
+}
+
+/// See [`Most`].
+pub const MOST: Most = Most { logs: 10_000_000, payload: Bytes(10 << 20), days: 36_500 };
+
 /// What holds where a gateway sets nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Defaults {

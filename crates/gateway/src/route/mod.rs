@@ -8,6 +8,7 @@ mod condition;
 mod facts;
 mod graph;
 mod limit;
+mod members;
 mod walk;
 
 pub use condition::{Condition, Test};
@@ -263,6 +264,7 @@ impl Gateway {
     ) -> Result<Route, Error> {
         self.gateway(account, gateway).await?;
         check_id("name", name)?;
+        members::check(elements)?;
         Graph::parse(elements)?;
         let (id, version, now) = (fresh(), fresh(), number(self.now()));
         let values =
@@ -371,6 +373,7 @@ impl Gateway {
     /// # Errors
     /// When an element is wrong, or the store fails.
     pub async fn create_route_version(&self, route: &Route, elements: &Value) -> Result<Version, Error> {
+        members::check(elements)?;
         Graph::parse(elements)?;
         let (id, now) = (fresh(), number(self.now()));
         let (version, owner, elements) = (id.clone(), route.id.clone(), elements.to_string());
@@ -459,7 +462,7 @@ impl Gateway {
     /// taken to fail, all others to answer.
     ///
     /// # Errors
-    /// When a version cannot be read, or the store fails.
+    /// When one in `failing` is no model of the route, a version cannot be read, or the store fails.
     pub async fn explain_route(
         &self,
         route: &Route,
@@ -468,6 +471,13 @@ impl Gateway {
         failing: &[String],
     ) -> Result<Value, Error> {
         let graph = parsed(&version.elements)?;
+        let is_model = |id: &&String| matches!(graph.elements.get(*id), Some(Element::Model(_)));
+        if let Some(unknown) = failing.iter().find(|id| !is_model(id)) {
+            let shown: String = unknown.chars().take(64).collect();
+            let message =
+                format!("Invalid value for 'failing': the route has no element '{shown}' that asks a model");
+            return Err(Error::invalid("failing", message));
+        }
         let mut walk = Walk::new(&graph, &route.id, facts);
         let (mut answers, mut refused, mut tried) = (None, false, Vec::new());
         loop {

@@ -70,6 +70,25 @@ fn both_spellings_of_a_rate_and_a_condition_are_read_alike() {
 }
 
 #[test]
+fn a_member_that_an_element_does_not_have_is_refused_by_its_place() {
+    let with = |index: usize, name: &str| {
+        let mut elements = json!([start("m"), model("m", None), end()]);
+        elements[index]["properties"]["provider"] = "openai".into();
+        elements[index]["properties"][name] = 1.into();
+        elements
+    };
+    assert_eq!(members::check(&with(1, "timeout")), Ok(()));
+    let error = members::check(&with(1, "tmeout")).unwrap_err();
+    assert_eq!(error.param.as_deref(), Some("elements[1].properties.tmeout"));
+    assert!(error.message.contains("timeout"), "{error}");
+    assert!(members::check(&with(0, "next")).is_err(), "a start has no properties");
+    let mut element = model("m", None);
+    element["fallback"] = "end".into();
+    let error = members::check(&json!([start("m"), element, end()])).unwrap_err();
+    assert_eq!(error.param.as_deref(), Some("elements[1].fallback"));
+}
+
+#[test]
 fn a_graph_that_cannot_be_walked_is_refused_at_its_place() {
     let share = |outputs: Value| json!({"id": "p", "type": "percentage", "outputs": outputs});
     for (elements, at) in [

@@ -62,13 +62,40 @@ impl Action {
 /// Most hazards of one kind.
 const HAZARDS: usize = 64;
 
+/// Looks at each hazard, so that an error names the one that is wrong.
+fn checked(rails: &Value) -> Result<(), Error> {
+    let wrong = |place: &str, expected: &str| {
+        let message = format!("Invalid value for 'guardrails.{place}': expected {expected}");
+        Err(Error::invalid("guardrails", message))
+    };
+    for side in ["prompt", "response"] {
+        let Some(Value::Object(hazards)) = rails.get(side) else { continue };
+        if hazards.len() > HAZARDS {
+            return wrong(side, &format!("at most {HAZARDS} hazards"));
+        }
+        for (hazard, action) in hazards {
+            let shown: String = hazard.chars().take(32).collect();
+            let place = format!("{side}.{shown}");
+            let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+            if !(1..=32).contains(&hazard.len()) || !hazard.bytes().all(fits) {
+                return wrong(&place, "a hazard such as S1: 1 to 32 letters, digits, '-', '_' or '.'");
+            }
+            if action.as_str().and_then(Action::named).is_none() {
+                return wrong(&place, "FLAG or BLOCK");
+            }
+        }
+    }
+    Ok(())
+}
+
 impl Group for Guard {
     fn set(&mut self, name: &str, value: &Value) -> Result<bool, Error> {
         match name {
             "guardrails" => {
                 let wrong = |why: String| Error::invalid(name, format!("Invalid value for '{name}': {why}"));
-                let rails: Option<Guardrails> =
-                    serde_json::from_value(value.clone()).map_err(|error| wrong(error.to_string()))?;
+                checked(value)?;
+                let rails: Option<Guardrails> = serde_json::from_value(value.clone())
+                    .map_err(|error| wrong(protocol::plain(&error.to_string())))?;
                 if rails
                     .as_ref()
                     .and_then(|rails| rails.judge.as_deref())
@@ -77,17 +104,6 @@ impl Group for Guard {
                     return Err(wrong(
                         "a judge is the id of a model; webhooks are set for the whole server".to_owned(),
                     ));
-                }
-                let named = |hazard: &String| {
-                    (1..=32).contains(&hazard.len())
-                        && hazard.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
-                };
-                for hazards in rails.iter().flat_map(|rails| [&rails.prompt, &rails.response]) {
-                    if hazards.len() > HAZARDS || !hazards.keys().all(named) {
-                        let why =
-                            format!("at most {HAZARDS} hazards, such as S1; letters, digits, '-', '_', '.'");
-                        return Err(wrong(why));
-                    }
                 }
                 self.guardrails = rails.filter(|rails| *rails != Guardrails::default());
             }

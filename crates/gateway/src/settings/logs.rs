@@ -1,21 +1,12 @@
 //! Which requests are logged, with what, for how long, and where else their spans go.
 
 use super::{Group, flag, wrong};
-use crate::log::{Defaults, Endpoint, Endpoints, Strategy};
+use crate::log::{Defaults, Endpoint, Endpoints, MOST, Strategy};
 use base::Bytes;
 use protocol::Error;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::time::Duration;
-
-/// Most logs that a gateway may have.
-const LOGS: u64 = 10_000_000;
-
-/// Most bytes of a payload.
-const PAYLOAD: u64 = 10 << 20;
-
-/// Longest retention, in days.
-const DAYS: u64 = 36_500;
 
 /// Most places that spans go to.
 const ENDPOINTS: usize = 4;
@@ -107,14 +98,14 @@ impl Group for Logs {
         let maybe = |value: &Value| if value.is_null() { Ok(None) } else { flag(name, value).map(Some) };
         match name {
             "collect_logs" => self.collect_logs = flag(name, value)?,
-            "log_management" => self.log_management = count(name, value, 1, LOGS)?,
+            "log_management" => self.log_management = count(name, value, 1, MOST.logs)?,
             "log_management_strategy" => match serde_json::from_value(value.clone()) {
                 Ok(strategy) => self.log_management_strategy = strategy,
                 Err(_) => return wrong(name, "STOP_INSERTING, DELETE_OLDEST or null"),
             },
             "log_payloads" => self.log_payloads = maybe(value)?,
-            "log_payload_limit" => self.log_payload_limit = count(name, value, 1, PAYLOAD)?,
-            "log_retention_days" => self.log_retention_days = count(name, value, 0, DAYS)?,
+            "log_payload_limit" => self.log_payload_limit = count(name, value, 1, MOST.payload.0)?,
+            "log_retention_days" => self.log_retention_days = count(name, value, 0, MOST.days)?,
             "log_redaction" => self.log_redaction = maybe(value)?,
             "otel" => self.otel = endpoints(value)?,
             _ => return Ok(false),

@@ -21,7 +21,7 @@ pub use rates::Rates;
 pub use retry::{Backoff, Retry};
 pub use spend::{Match, Spend, SpendRule};
 
-use crate::account::{check_id, number};
+use crate::account::{check_id, no_account, number};
 use crate::directory::changed;
 use crate::{DEFAULT, Gateway, byok, route};
 use dlp::Loss;
@@ -271,7 +271,10 @@ impl Gateway {
     pub async fn gateway(&self, account: &str, id: &str) -> Result<Arc<Named>, Error> {
         let directory = self.directory().await?;
         let found = directory.gateways.get(&(account.to_owned(), id.to_owned()));
-        found.cloned().ok_or_else(|| missing(id))
+        found.cloned().ok_or_else(|| match directory.accounts.contains_key(account) {
+            true => missing(id),
+            false => no_account(account),
+        })
     }
 
     /// Makes a gateway.
@@ -424,6 +427,29 @@ mod tests {
         ] {
             let error = parse(json).unwrap_err();
             assert_eq!((error.kind, error.param.as_deref()), (ErrorKind::Unsupported, Some(field)));
+        }
+    }
+
+    #[test]
+    fn a_wrong_rule_or_hazard_is_told_by_its_place() {
+        for (json, place) in [
+            (
+                r#"{"guardrails":{"prompt":{"S1":"BLOCK","S2":"WARN"}}}"#,
+                "'guardrails.prompt.S2': expected FLAG or BLOCK",
+            ),
+            (r#"{"guardrails":{"response":{"S 1":"FLAG"}}}"#, "'guardrails.response.S 1'"),
+            (
+                r#"{"spend_limits":{"rules":[{"limit":1,"limitType":"cost","window":60},
+                {"limit":1,"limitType":"cost","window":"day"}]}}"#,
+                "'spend_limits.rules[1]': invalid type: string \"day\", expected a whole number",
+            ),
+            (
+                r#"{"spend_limits":{"rules":[{"limit":1,"limitType":"cost","window":0}]}}"#,
+                "'spend_limits.rules[0]'",
+            ),
+        ] {
+            let error = parse(json).unwrap_err();
+            assert!(error.message.contains(place), "{error}");
         }
     }
 

@@ -109,27 +109,37 @@ mod dollars {
     }
 }
 
+fn wrong_rule(index: usize, why: &str) -> Error {
+    Error::invalid("spend_limits", format!("Invalid value for 'spend_limits.rules[{index}]': {why}"))
+}
+
 impl Group for Spend {
     fn set(&mut self, name: &str, value: &Value) -> Result<bool, Error> {
         if name != "spend_limits" {
             return Ok(false);
         }
         let wrong = |why: String| Error::invalid(name, format!("Invalid value for '{name}': {why}"));
-        let mut limits: Option<SpendLimits> =
-            serde_json::from_value(value.clone()).map_err(|error| wrong(error.to_string()))?;
+        // One after the other, so that an error names the rule.
+        for (index, rule) in value.get("rules").and_then(Value::as_array).into_iter().flatten().enumerate() {
+            if let Err(error) = serde_json::from_value::<SpendRule>(rule.clone()) {
+                return Err(wrong_rule(index, &protocol::plain(&error.to_string())));
+            }
+        }
+        let mut limits: Option<SpendLimits> = serde_json::from_value(value.clone())
+            .map_err(|error| wrong(protocol::plain(&error.to_string())))?;
         if let Some(limits) = &mut limits {
             if limits.rules.len() > SpendLimits::MOST {
                 return Err(wrong(format!("at most {} rules", SpendLimits::MOST)));
             }
-            for rule in &mut limits.rules {
+            for (index, rule) in limits.rules.iter_mut().enumerate() {
                 if !(1..=366 * 86_400).contains(&rule.window) {
-                    return Err(wrong("a window is 1 second to 366 days".to_owned()));
+                    return Err(wrong_rule(index, "a window is 1 second to 366 days"));
                 }
                 if rule.id.is_empty() {
                     rule.id = uuid::Uuid::now_v7().simple().to_string();
                 }
                 if rule.id.len() > 64 || rule.id.contains('\0') {
-                    return Err(wrong("an id has at most 64 characters".to_owned()));
+                    return Err(wrong_rule(index, "an id has at most 64 characters"));
                 }
             }
             let mut ids: Vec<&str> = limits.rules.iter().map(|rule| rule.id.as_str()).collect();

@@ -83,8 +83,8 @@ struct Create {
     #[arg(long)]
     shadow: bool,
     /// Dollars it may spend
-    #[arg(long, value_name = "DOLLARS", allow_negative_numbers = true)]
-    budget: Option<f64>,
+    #[arg(long, value_name = "DOLLARS", allow_negative_numbers = true, value_parser = dollars)]
+    budget: Option<NanoUsd>,
     /// Days after which the budget begins anew [default: never]
     #[arg(long, value_name = "DAYS", requires = "budget", value_parser = clap::value_parser!(u64).range(DAYS))]
     budget_days: Option<u64>,
@@ -123,14 +123,8 @@ impl Create {
             (None, Some(days)) => Some(now().saturating_add(days.saturating_mul(DAY))),
             (None, None) => None,
         };
-        let budget = match self.budget {
-            None => None,
-            Some(dollars) => {
-                let amount = NanoUsd::from_dollars(dollars).filter(|amount| amount.0 >= 0);
-                let amount = amount.context("--budget must be an amount of dollars, nothing below zero")?;
-                Some(Budget { amount, period: self.budget_days.map(|days| days.saturating_mul(DAY)) })
-            }
-        };
+        let period = self.budget_days.map(|days| days.saturating_mul(DAY));
+        let budget = self.budget.map(|amount| Budget { amount, period });
         Ok(NewKey {
             account: self.account.clone(),
             name: self.name.clone(),
@@ -144,6 +138,11 @@ impl Create {
             expires,
         })
     }
+}
+
+fn dollars(text: &str) -> Result<NanoUsd, String> {
+    let amount = text.parse().ok().and_then(NanoUsd::from_dollars).filter(|amount| amount.0 >= 0);
+    amount.ok_or_else(|| "expected an amount of dollars such as 20 or 0.50, not below zero".to_owned())
 }
 
 fn now() -> u64 {
@@ -181,4 +180,17 @@ fn row(key: &Key) -> Vec<String> {
     let limits = if limits.is_empty() { "none".to_owned() } else { limits.join(", ") };
     let scopes = key.scopes.to_string();
     vec![key.id.to_string(), key.shown.clone(), key.account.clone(), key.name.clone(), scopes, state, limits]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_budget_is_an_amount_of_dollars_and_says_so() {
+        assert_eq!(dollars("0.5"), Ok(NanoUsd(500_000_000)));
+        for text in ["-5", "many", "NaN", "1e300"] {
+            assert!(dollars(text).is_err_and(|why| why.contains("dollars")), "{text}");
+        }
+    }
 }

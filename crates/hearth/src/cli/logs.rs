@@ -121,7 +121,8 @@ impl Which {
         let mut query = Query::new(account, gateway);
         for filter in &self.filter {
             let (key, operator, values) = read(filter)?;
-            query.filter(key, operator, &values, moment::millis)?;
+            let taken = query.filter(key, operator, &values, moment::millis);
+            taken.map_err(|error| Query::said_of(error, filter))?;
         }
         if let Some(text) = &self.search {
             query.search(text);

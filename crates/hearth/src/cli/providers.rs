@@ -19,7 +19,7 @@ use gateway::upstream::Upstream;
 use gateway::{Caller, DEFAULT, Gateway};
 use hyper::http::{HeaderMap, HeaderValue, Method};
 use serde_json::{Map, Value};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, IsTerminal, Read};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -119,13 +119,13 @@ pub(super) fn run(session: &Session, args: Args) -> anyhow::Result<()> {
     let (account, id) = (&args.account, &args.gateway);
     args.place.with(session, async |gateway| {
         gateway.seal_with(secrets);
-        let found = gateway.gateway(account, id).await;
-        let found = found.map_err(|error| anyhow::anyhow!("account {account}: {}", error.message))?;
+        let found = gateway.gateway(account, id).await?;
         match args.command {
             Command::List { all } => {
-                let (set, missing) = of_settings(&settings.providers)?;
-                let providers = gateway.providers(account, &Arc::new(set)).await?;
-                list(&gateway, &providers, account, id, all).await?;
+                let (found, missing) = of_settings(&settings.providers)?;
+                let providers = gateway.providers(account, &Arc::new(found)).await?;
+                let set = settings.providers.keys().map(String::as_str).collect();
+                list(&gateway, &providers, &set, (account, id), all).await?;
                 missing.iter().for_each(|(_, error)| style::warn(&error.to_string()));
                 Ok(())
             }
@@ -152,6 +152,12 @@ pub(super) fn run(session: &Session, args: Args) -> anyhow::Result<()> {
                 Ok(())
             }
             Command::SetKey { provider, env, alias, default, weight, rate_limit, rate_limit_period } => {
+                if let Some(name) = provider.strip_prefix("custom-")
+                    && !settings.providers.contains_key(&provider)
+                    && !gateway.customs(account).await?.iter().any(|custom| *custom.slug == *name)
+                {
+                    bail!("there is no provider {provider}; `hearth providers add {name} --base-url URL` adds one");
+                }
                 let limit = |requests| KeyLimit { requests, period: rate_limit_period };
                 let kept = NewKept {
                     account: account.clone(),
@@ -211,8 +217,8 @@ fn of_settings(args: &BTreeMap<String, ProviderArg>) -> anyhow::Result<(Provider
 async fn list(
     gateway: &Gateway,
     providers: &Providers,
-    account: &str,
-    id: &str,
+    set: &BTreeSet<&str>,
+    (account, id): (&str, &str),
     all: bool,
 ) -> anyhow::Result<()> {
     let kept = gateway.kept_keys(account, id).await?;
@@ -227,7 +233,11 @@ async fn list(
         if !(all || own || provider.local || in_settings > 0 || !keys.is_empty()) {
             continue;
         }
-        let from = if own { "store" } else { "settings" };
+        let from = match own {
+            true => "store",
+            false if set.contains(&*provider.slug) => "settings",
+            false => "built in",
+        };
         let keys = match (keys.is_empty(), in_settings) {
             (false, _) => keys.join(", "),
             (true, 0) => "none".to_owned(),

@@ -131,9 +131,9 @@ fn shown(error: &toml::de::Error, text: &str) -> String {
         || text.lines().nth(number).is_some_and(|line| !line.contains('='))
             && before.find(|line| line.contains('=')).is_some_and(names_one);
     if named {
-        return format!("line {}: {}", number + 1, without_value(error.message()));
+        return format!("line {}: {}", number + 1, protocol::plain(&without_value(error.message())));
     }
-    error.to_string().trim_end().to_owned()
+    protocol::plain(error.to_string().trim_end())
 }
 
 /// A fault without the value that it is about: `invalid type: string "…", expected …` says it in words of serde's.

@@ -54,15 +54,21 @@ pub enum Spoken {
 
 /// One of several keys: itself, or where it stands.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a table: { env = \"VARIABLE\" } or { key = \"KEY\" }")]
 pub struct KeyArg {
     /// The variable of the environment that holds it.
     pub env: Option<String>,
     /// The key.
     pub key: Option<ApiKey>,
     /// Its share of the requests.
-    #[serde(default = "one")]
+    #[serde(default = "one", deserialize_with = "weight")]
     pub weight: u32,
+}
+
+/// At least 1: a key that is never used may as well not be there.
+fn weight<'de, D: serde::Deserializer<'de>>(from: D) -> Result<u32, D::Error> {
+    let weight = u32::deserialize(from)?;
+    if weight > 0 { Ok(weight) } else { Err(serde::de::Error::custom("a weight is at least 1")) }
 }
 
 const fn one() -> u32 {
@@ -165,6 +171,17 @@ mod tests {
         let text = "[providers.openai]\nkeys = [{ key = 's3cret', weight = 'many' }]";
         let error = super::super::file::parse(text, std::path::Path::new("hearth.toml")).unwrap_err();
         assert!(!error.to_string().contains("s3cret"), "{error}");
+    }
+
+    #[test]
+    fn a_weight_of_nothing_is_refused_and_a_key_is_a_table() {
+        let parse = |keys: &str| {
+            let text = format!("[providers.openai]\nkeys = [{keys}]");
+            super::super::file::parse(&text, std::path::Path::new("hearth.toml")).unwrap_err().to_string()
+        };
+        assert!(parse("{ env = 'A', weight = 0 }").contains("at least 1"));
+        let error = parse("3");
+        assert!(error.contains("{ env = \"VARIABLE\" }") && !error.contains("KeyArg"), "{error}");
     }
 
     #[test]

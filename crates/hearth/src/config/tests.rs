@@ -296,3 +296,18 @@ fn the_document_names_every_setting() {
         assert!(text.contains(&format!("| `{key}`")), "{key}");
     }
 }
+
+#[test]
+fn what_is_set_for_logs_is_held_to_the_limits_of_a_gateways_own_settings() {
+    for (line, expected) in [
+        ("most = 99999999999", "expected 1 to 10000000"),
+        ("most = 0", "expected 1 to 10000000"),
+        ("payload-limit = \"999999999MiB\"", "10 MiB"),
+        ("retention-days = 99999999", "expected 0 to 36500"),
+        ("collectors = [\"ftp://x\"]", "http:// or https://"),
+    ] {
+        let error = parse(&format!("[logs]\n{line}")).unwrap_err().to_string();
+        assert!(error.contains(expected) && error.contains("line 2"), "{line}: {error}");
+    }
+    assert!(parse("[logs]\nmost = 5\npayload-limit = \"1MiB\"\ncollectors = [\"http://c:4318\"]").is_ok());
+}

@@ -20,6 +20,9 @@ use std::sync::Arc;
 /// Entries of a page where the caller sets none, and the most.
 const PER_PAGE: (usize, usize) = (20, 100);
 
+/// Parameters of the list of gateways.
+const LISTED: &[&str] = &["page", "per_page", "search"];
+
 /// Parameters of a path.
 pub(super) type Named1 = Result<Path<String>, PathRejection>;
 pub(super) type Named2 = Result<Path<(String, String)>, PathRejection>;
@@ -92,6 +95,12 @@ impl Page {
 pub(super) async fn list(State(app): State<Arc<App>>, account: Named1, query: Parameters) -> Answered {
     let (gateway, account, query) = (gateway(&app)?, path(account)?, parameters(query)?);
     gateway.check_account(&account).await?;
+    if let Some((name, _)) = query.iter().find(|(name, _)| !LISTED.contains(&name.as_str())) {
+        let shown: String = name.chars().take(64).collect();
+        let there = LISTED.join(", ");
+        let message = format!("There is no parameter '{shown}' here; there are: {there}");
+        return Err(Error::invalid(&shown, message).into());
+    }
     let mut found = gateway.gateways(&account).await?;
     if let Some(wanted) = find(&query, "search") {
         found.retain(|named| named.id.contains(wanted));
@@ -127,6 +136,9 @@ pub(super) async fn get(State(app): State<Arc<App>>, named: Named2) -> Answered 
 pub(super) async fn update(State(app): State<Arc<App>>, named: Named2, request: Request) -> Answered {
     let (account, id) = path(named)?;
     let fields = fields(&app, request).await?;
+    if fields.get("id").is_some_and(|other| *other != *id) {
+        return Err(Error::invalid("id", format!("The id of a gateway stays as it is, '{id}'")).into());
+    }
     Ok(one(&gateway(&app)?.update_gateway(&account, &id, &fields).await?))
 }
 

@@ -141,7 +141,8 @@ fn query(account: &str, id: &str, parameters: &[(String, String)]) -> Result<Que
         if name == "feedback" {
             // 0 is what nobody liked.
             let feedback = if text == "0" { "-1" } else { text.as_str() };
-            query.filter("feedback", "eq", &[feedback.to_owned()], moment::millis)?;
+            let found = query.filter("feedback", "eq", &[feedback.to_owned()], moment::millis);
+            found.map_err(|error| Query::said_of(error, name))?;
             continue;
         }
         let Some((_, key, operator)) = SHORT.iter().find(|short| short.0 == name) else {
@@ -154,7 +155,7 @@ fn query(account: &str, id: &str, parameters: &[(String, String)]) -> Result<Que
             "most" => query.most(key, text, moment::millis),
             operator => query.filter(key, operator, &value, moment::millis),
         };
-        found.map_err(|error| error.at(name.as_str()))?;
+        found.map_err(|error| Query::said_of(error, name))?;
     }
     if let Some(text) = find(parameters, "search") {
         query.search(text);

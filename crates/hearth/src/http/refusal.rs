@@ -51,6 +51,8 @@ pub(super) enum Dialect {
     Anthropic,
     /// AI Gateway's routes to providers.
     AiGateway,
+    /// Where accounts are managed.
+    Control,
 }
 
 impl Dialect {
@@ -79,7 +81,11 @@ impl Dialect {
         };
         // accounts/{account}/ai/v1/...
         let mut segments = rest.splitn(6, '/').skip(3);
-        if segments.next() == Some("ai") && segments.next() == Some("v1") {
+        let first = segments.next();
+        if first == Some("ai-gateway") {
+            return Self::Control;
+        }
+        if first == Some("ai") && segments.next() == Some("v1") {
             let messages = segments.next().is_some_and(is_messages);
             if messages { Self::Anthropic } else { Self::WorkersCompatible }
         } else {
@@ -105,7 +111,7 @@ impl Dialect {
         }
         match self {
             Self::OpenAi | Self::WorkersCompatible | Self::AiGateway => kind.status(),
-            Self::WorkersNative | Self::Binding => workers_ai::error::status(kind),
+            Self::WorkersNative | Self::Binding | Self::Control => workers_ai::error::status(kind),
             Self::Anthropic => anthropic::error::status(kind),
         }
     }
@@ -118,6 +124,7 @@ impl Dialect {
             Self::Binding => workers_ai::error::body_for_binding(error),
             Self::Anthropic => anthropic::error::body(error, Some(request_id)),
             Self::AiGateway => workers_ai::error::body_for_ai_gateway(error),
+            Self::Control => workers_ai::error::body_for_control(error),
         }
     }
 
@@ -131,7 +138,7 @@ impl Dialect {
         match self {
             // Of compat: what streams there is OpenAI's.
             Self::OpenAi | Self::AiGateway => openai::error::body(error),
-            Self::WorkersNative | Self::WorkersCompatible => {
+            Self::WorkersNative | Self::WorkersCompatible | Self::Control => {
                 workers_ai::error::body_for_openai_clients(error)
             }
             Self::Binding => workers_ai::error::body_for_binding(error),
@@ -179,6 +186,8 @@ mod tests {
             ("/client/v4/accounts/a/ai/v1/models", Dialect::WorkersCompatible),
             ("/client/v4/accounts/ai/v1/models", Dialect::WorkersNative),
             ("/client/v4", Dialect::WorkersNative),
+            ("/client/v4/accounts/a/ai-gateway/gateways", Dialect::Control),
+            ("/client/v4/accounts/a/ai-gateway/gateways/g/logs", Dialect::Control),
             ("/run", Dialect::Binding),
             ("/ai-gateway/run", Dialect::Binding),
             ("/running", Dialect::OpenAi),

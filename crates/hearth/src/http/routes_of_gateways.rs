@@ -31,6 +31,13 @@ fn text<'a>(fields: &'a Map<String, Value>, name: &str) -> Result<&'a str, Error
     found.ok_or_else(|| Error::invalid(name, format!("Invalid value for '{name}': expected a text")))
 }
 
+/// Refuses fields that are none, which would be passed over.
+fn only(fields: &Map<String, Value>, known: &[&str]) -> Result<(), Error> {
+    let Some(unknown) = fields.keys().find(|name| !known.contains(&name.as_str())) else { return Ok(()) };
+    let shown: String = unknown.chars().take(64).collect();
+    Err(Error::invalid(&shown, format!("There is no field '{shown}' here; there are: {}", known.join(", "))))
+}
+
 fn elements(fields: &Map<String, Value>) -> Value {
     fields.get("elements").cloned().unwrap_or_default()
 }
@@ -77,6 +84,7 @@ pub(super) async fn list(State(app): State<Arc<App>>, named: Two, query: Paramet
 pub(super) async fn create(State(app): State<Arc<App>>, named: Two, request: Request) -> Answered {
     let (account, id) = path(named)?;
     let fields = fields(&app, request).await?;
+    only(&fields, &["name", "elements"])?;
     check_providers(&app, &account, &elements(&fields)).await?;
     let route =
         gateway(&app)?.create_route(&account, &id, text(&fields, "name")?, &elements(&fields)).await?;
@@ -92,6 +100,7 @@ pub(super) async fn get(State(app): State<Arc<App>>, route: Three) -> Answered {
 pub(super) async fn update(State(app): State<Arc<App>>, named: Three, request: Request) -> Answered {
     let (account, id, route) = path(named)?;
     let fields = fields(&app, request).await?;
+    only(&fields, &["name"])?;
     let route = gateway(&app)?.rename_route(&account, &id, &route, text(&fields, "name")?).await?;
     // Clients read `route` here, and `result` elsewhere.
     let object = route.object(time_text);
@@ -119,6 +128,7 @@ pub(super) async fn create_version(State(app): State<Arc<App>>, route: Three, re
     let account = route.as_ref().map(|Path((account, ..))| account.clone()).unwrap_or_default();
     let route = named(&app, route).await?;
     let fields = fields(&app, request).await?;
+    only(&fields, &["elements"])?;
     check_providers(&app, &account, &elements(&fields)).await?;
     let version = gateway(&app)?.create_route_version(&route, &elements(&fields)).await?;
     Ok(enveloped(&route.version_object(&version, time_text), None))

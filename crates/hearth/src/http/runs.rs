@@ -47,10 +47,11 @@ enum End {
 }
 
 /// Streams whose errors have a form of their own, whichever path they came by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum Form {
     Messages,
-    Responses,
+    /// With the first event, which holds the response.
+    Responses(Bytes),
 }
 
 #[derive(Debug, Default)]
@@ -58,6 +59,8 @@ struct Progress {
     events: VecDeque<Bytes>,
     /// How an error is told, as the first event with a name shows; else as the path has it.
     form: Option<Form>,
+    /// Events with a name that have come.
+    named: u64,
     /// The number of the first event that is kept.
     first: usize,
     bytes: usize,
@@ -103,12 +106,13 @@ impl Run {
     fn push(&self, events: impl Iterator<Item = Bytes>) {
         let mut state = self.state();
         for event in events {
-            if state.form.is_none() {
-                state.form = match sse::name(&event) {
-                    Some(b"message_start") => Some(Form::Messages),
-                    Some(name) if name.starts_with(b"response.") => Some(Form::Responses),
-                    _ => None,
-                };
+            if let Some(name) = sse::name(&event) {
+                state.named += 1;
+                if state.form.is_none() && name == b"message_start" {
+                    state.form = Some(Form::Messages);
+                } else if state.form.is_none() && name.starts_with(b"response.") {
+                    state.form = Some(Form::Responses(event.clone()));
+                }
             }
             state.bytes += event.len();
             state.events.push_back(event);
@@ -120,15 +124,22 @@ impl Run {
 
     /// Ends the stream with an error, which whoever reads it is told.
     fn fail(&self, end: End, error: &Error) {
-        let form = self.state().form;
-        let event = match form {
-            Some(Form::Messages) => Event { name: Some("error"), data: Dialect::Anthropic.event(error) },
-            Some(Form::Responses) => {
-                Event { name: Some("error"), data: openai::responses::error_event(error) }
-            }
-            None => Event::data(self.dialect.event(error)),
+        let (form, named) = {
+            let state = self.state();
+            (state.form.clone(), state.named)
         };
-        self.push(std::iter::once(event.to_wire().into()));
+        let events = match form {
+            Some(Form::Messages) => {
+                Event { name: Some("error"), data: Dialect::Anthropic.event(error) }.to_wire()
+            }
+            Some(Form::Responses(begun)) => {
+                openai::responses::broken(&sse::data(&begun).unwrap_or_default(), named, error)
+            }
+            None => Event::data(self.dialect.event(error)).to_wire(),
+        };
+        if let Ok(frames) = Framer::default().push(events.into()) {
+            self.push(frames.iter());
+        }
         self.end(end);
     }
 

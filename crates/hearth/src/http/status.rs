@@ -82,7 +82,7 @@ pub(super) async fn hello() -> String {
     for route in routes::ROUTES {
         let (method, purpose) = route.about.split_once(' ').unwrap_or((route.about, ""));
         let path = route.path.replace("{*", "{");
-        text.push_str(&format!("{method:<5}{path:<55}{}\n", purpose.trim_start()));
+        text.push_str(&format!("{method:<8}{path:<60}  {}\n", purpose.trim_start()));
     }
     text
 }

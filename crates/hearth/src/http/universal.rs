@@ -16,6 +16,7 @@ use bytes::Bytes;
 use gateway::Caller;
 use protocol::{Error, ErrorKind};
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 use std::borrow::Cow;
@@ -62,7 +63,7 @@ pub(super) struct Entry {
 }
 
 #[derive(Deserialize)]
-#[serde(expecting = "an object")]
+#[serde(deny_unknown_fields, expecting = "an object with provider, endpoint, headers, query and config")]
 struct Wire<'a> {
     #[serde(borrow)]
     provider: Cow<'a, str>,
@@ -74,6 +75,9 @@ struct Wire<'a> {
     query: Option<&'a RawValue>,
     #[serde(default)]
     config: Option<Map<String, Value>>,
+    /// Of a WebSocket's message, which has read it.
+    #[serde(rename = "eventId", default)]
+    _event_id: IgnoredAny,
 }
 
 impl Entry {

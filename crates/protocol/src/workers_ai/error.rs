@@ -139,6 +139,13 @@ pub fn body(error: &Error) -> String {
     write(error, None)
 }
 
+/// The body of an error where accounts are managed: no inference has any part in it.
+#[must_use]
+pub fn body_for_control(error: &Error) -> String {
+    let errors = [Entry { code: code(error.kind), message: description(error) }];
+    to_json(&Body { result: None, success: false, errors, messages: [], error: None })
+}
+
 /// The body of an error on `/ai/v1/*`: readable for clients of either API.
 #[must_use]
 pub fn body_for_openai_clients(error: &Error) -> String {
@@ -260,6 +267,12 @@ fn unmet(why: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn where_accounts_are_managed_no_error_is_said_to_be_of_inference() {
+        let body = body_for_control(&Error::invalid("page", "Invalid value for 'page'"));
+        assert!(body.contains(r#""message":"Invalid value for 'page'""#), "{body}");
+    }
 
     #[test]
     fn errors_have_the_documented_envelope() {

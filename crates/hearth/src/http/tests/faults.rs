@@ -165,7 +165,7 @@ fn read(dialect: Dialect, body: &Value) -> (String, Value) {
             assert!(body["error"]["type"].is_string(), "{body}");
             (body["error"]["message"].as_str().unwrap().to_owned(), body["error"]["code"].clone())
         }
-        Dialect::WorkersNative => envelope(""),
+        Dialect::WorkersNative | Dialect::Control => envelope(""),
         Dialect::AiGateway => {
             assert_eq!(
                 keys(body),
@@ -195,7 +195,7 @@ fn refused(route: &Route, reply: &Reply, status: u16, names: [Value; 3], said: &
     let [openai, workers, anthropic] = names;
     let name = match route.dialect {
         Dialect::OpenAi | Dialect::WorkersCompatible => openai,
-        Dialect::WorkersNative | Dialect::Binding | Dialect::AiGateway => workers,
+        Dialect::WorkersNative | Dialect::Binding | Dialect::AiGateway | Dialect::Control => workers,
         Dialect::Anthropic => anthropic,
     };
     let (message, found) = read(route.dialect, &body);
@@ -208,7 +208,7 @@ fn refused(route: &Route, reply: &Reply, status: u16, names: [Value; 3], said: &
             assert_eq!((body["request_id"].as_str(), reply.header("request-id")), (Some(id), Some(id)));
         }
         Dialect::OpenAi | Dialect::AiGateway => {}
-        Dialect::WorkersNative | Dialect::WorkersCompatible | Dialect::Binding => {
+        Dialect::WorkersNative | Dialect::WorkersCompatible | Dialect::Binding | Dialect::Control => {
             assert_eq!(reply.header("cf-ai-req-id"), Some(id));
         }
     }

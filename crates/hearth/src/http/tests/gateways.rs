@@ -51,6 +51,37 @@ async fn a_page_past_the_end_is_empty() {
 }
 
 #[tokio::test]
+async fn what_is_not_there_is_refused_and_named_where_gateways_are_managed() {
+    let Fixture { server, gateway, .. } = &Fixture::start(Config::default()).await;
+    gateway.create_gateway("default", "g1", &serde_json::Map::new()).await.unwrap();
+    let one = format!("{PATH}/g1");
+    let routes = format!("{one}/routes");
+    let elements =
+        r#"[{"id":"s","type":"start","outputs":{"next":{"elementId":"e"}}},{"id":"e","type":"end"}]"#;
+    let route = |more: &str| format!(r#"{{"name":"r"{more},"elements":{elements}}}"#);
+    for (method, path, body, named) in [
+        ("GET", format!("{PATH}?colour=red"), String::new(), "'colour'"),
+        ("PUT", one.clone(), r#"{"id":"g2"}"#.to_owned(), "id of a gateway"),
+        ("POST", routes.clone(), route(r#","elemnts":[]"#), "'elemnts'"),
+        (
+            "POST",
+            routes.clone(),
+            route("").replace(r#""type":"end""#, r#""type":"end","tmeout":1"#),
+            "'elements[1].tmeout'",
+        ),
+    ] {
+        let reply = server.send(method, &path, &[], body.as_bytes()).await;
+        let message = reply.json()["errors"][0]["message"].as_str().unwrap().to_owned();
+        assert_eq!(reply.status, 400, "{method} {path}");
+        assert!(message.contains(named) && !message.contains("AiError"), "{message}");
+    }
+    assert_eq!(server.send("PUT", &one, &[], br#"{"id":"g1"}"#).await.status, 200, "as it was given");
+    assert_eq!(server.post(&routes, route("")).await.status, 200);
+    let reply = server.post(&format!("{routes}/r/explain"), r#"{"failing":["nobody"]}"#).await;
+    assert!(reply.status == 400 && reply.body.contains("no element 'nobody'"), "{reply:?}");
+}
+
+#[tokio::test]
 async fn usage_comes_as_json_and_as_a_table() {
     let Fixture { server, .. } = &Fixture::start(Config::default()).await;
     for prompt in ["one two", "three"] {

@@ -311,6 +311,13 @@ async fn cloudflares_routes_list_filter_judge_and_delete_logs() {
     {
         assert_eq!(fixture.server.get(&format!("{LOGS}{query}")).await.status, 400, "{query}");
     }
+    for (name, value) in [("start_date", "x"), ("min_cost", "a"), ("success", "maybe")] {
+        let reply = fixture.server.get(&format!("{LOGS}?{name}={value}")).await;
+        assert!(
+            reply.body.contains(&format!("Invalid value for '{name}'")),
+            "the parameter is named: {reply:?}"
+        );
+    }
     // Payloads, without what is nobody's business; what the model saw is another matter.
     let one = format!("{LOGS}/{red}");
     let request = fixture.server.get(&format!("{one}/request")).await.json();

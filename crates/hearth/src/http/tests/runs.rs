@@ -76,7 +76,7 @@ async fn who_reads_a_stream_that_is_ended_gets_an_error_as_its_last_event() {
     let server = before(&upstream, &[("hearth", &[])]).await;
     for (path, more, told_as) in [
         ("/v1/chat/completions", "", "data: {\"error\":"),
-        ("/v1/responses", "", "event: error\ndata: {"),
+        ("/v1/responses", "", "event: response.failed\ndata: {"),
         ("/v1/messages", r#","max_tokens":9"#, "event: error\ndata: {\"type\":\"error\""),
     ] {
         let told = upstream.tell();

@@ -270,6 +270,16 @@ async fn a_key_opens_all_routes_and_without_it_only_health_is_told() {
 }
 
 #[tokio::test]
+async fn the_page_of_routes_keeps_methods_paths_and_purposes_apart() {
+    let page = Server::start().await.get("/").await.body;
+    for line in page.lines().skip(2) {
+        let words: Vec<&str> = line.split_whitespace().take(2).collect();
+        assert!(["GET", "POST", "DELETE", "ANY"].contains(&words[0]) && words[1].starts_with('/'), "{line}");
+        assert!(line.contains(&format!(" {}  ", words[1])), "{line}");
+    }
+}
+
+#[tokio::test]
 async fn health_is_good_only_while_a_model_can_answer() {
     let server = Server::start().await;
     let reply = server.get("/healthz").await;
@@ -295,7 +305,7 @@ async fn metrics_and_the_first_page_are_plain_text() {
         reply.body
     );
     let reply = server.get("/").await;
-    assert!(reply.body.contains("POST /v1/chat/completions"), "{}", reply.body);
+    assert!(reply.body.contains("POST    /v1/chat/completions "), "{}", reply.body);
     server.stop().await;
 }
 

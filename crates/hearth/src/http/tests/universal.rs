@@ -16,6 +16,17 @@ async fn servers() -> (Server, Server) {
 }
 
 #[tokio::test]
+async fn a_member_that_an_entry_does_not_have_is_refused_by_name() {
+    let fixture = super::metering::Fixture::start(Config::default()).await;
+    let entry = format!(
+        r#"[{{"provider":"compat","endpoint":"chat/completions","cnfig":{{"maxAttempts":2}},"query":{}}}]"#,
+        chat("a", "")
+    );
+    let reply = fixture.server.post("/v1/default/default", entry).await;
+    assert!(reply.status == 400 && reply.body.contains("cnfig"), "{reply:?}");
+}
+
+#[tokio::test]
 async fn entries_are_tried_in_order_and_the_header_says_which_answered() {
     let (upstream, server) = servers().await;
     let missing = entry("hearth", "v1/chat/completions", &asking("nobody", "a", ""), "");
