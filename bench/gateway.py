@@ -12,8 +12,8 @@ core. Before each row the upstream is asked directly, in the same minute. Rows: 
 request), `stream` (35 events, closed, 64 connections), `paced` (5 ms between events, 25 a second), `large` (257 KB, 16 connections).
 CPU is user and system time of the gateway's processes for 1,000 requests; memory is their resident size at the end.
 
-Hearth runs with a key that has a budget, a request limit and a token limit where it has such, with the ledger and records of logs; bodies of logs are off
-for `large`. Row `hearth (power-loss)` is the same with `--durability power-loss`. Peers run with their defaults and without keys, limits or a database.
+Hearth runs with a key that has a budget, a request limit and a token limit, with the ledger and a log of every request. `hearth (power-loss)` is the same with
+`--durability power-loss`, `hearth (payloads)` the same with payloads in the logs, redacted, but for `large`. Peers run with their defaults and without keys, limits or a database.
 """
 import argparse
 import contextlib
@@ -128,12 +128,11 @@ durability = "{self.durability}"
 [providers.custom-mock]
 base-url = "http://{upstream}/v1"
 keys = [{{ key = "sk-mock" }}]
+[logs]
+payloads = {self.payloads}
 """)
         config = ["--config", folder / "hearth.toml", "--data-dir", folder]
-        limits = ["--budget", "1000000", "--requests-per-minute", "100000000"]
-        offered = subprocess.run([options.hearth, "keys", "create", "--help"], capture_output=True, text=True, check=True).stdout
-        if "--tokens-per-minute" in offered:
-            limits += ["--tokens-per-minute", "2000000000"]
+        limits = ["--budget", "1000000", "--requests-per-minute", "100000000", "--tokens-per-minute", "2000000000"]
         made = subprocess.run([options.hearth, *config, "keys", "create", "bench", *limits], capture_output=True, text=True, check=True)
         key = re.search(r"hearth_\w{43}", made.stdout).group(0)
         if not bodies:
@@ -145,11 +144,15 @@ keys = [{{ key = "sk-mock" }}]
         self.address = f"127.0.0.1:{port}"
         self.start([options.hearth, *config, "serve", "--listen", self.address])
 
-    durability = "process"
+    durability, payloads = "process", "false"
 
 
 class HearthPowerLoss(Hearth):
     name, durability = "hearth (power-loss)", "power-loss"
+
+
+class HearthPayloads(Hearth):
+    name, payloads = "hearth (payloads)", "true"
 
 
 class LiteLlm(Gateway):
@@ -188,7 +191,7 @@ class SglangRouter(Gateway):
                     "--policy", "cache_aware", "--prometheus-port", metrics])
 
 
-GATEWAYS = {gateway.name: gateway for gateway in (Hearth, HearthPowerLoss, LiteLlm, Portkey, SglangRouter)}
+GATEWAYS = {gateway.name: gateway for gateway in (Hearth, HearthPowerLoss, HearthPayloads, LiteLlm, Portkey, SglangRouter)}
 
 
 def drive(options, address, path, model, row, headers, seconds):
@@ -223,7 +226,7 @@ def main():
     parser.add_argument("--seconds", type=float, default=4, help="of each measurement [default: 4]")
     parser.add_argument("--out", help="JSON to write")
     options = parser.parse_args()
-    have = {"hearth": options.hearth, "hearth (power-loss)": options.hearth, "litellm": options.litellm, "portkey": options.portkey,
+    have = {"hearth": options.hearth, "hearth (power-loss)": options.hearth, "hearth (payloads)": options.hearth, "litellm": options.litellm, "portkey": options.portkey,
             "sglang-router": options.sglang}
     names = [name for name, given in have.items() if given]
     port = free_port()

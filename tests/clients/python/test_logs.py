@@ -34,7 +34,7 @@ def logs(cloudflare_client, server):
 
 def test_logs_are_listed_filtered_judged_and_deleted(logs):
     found = list(logs.list("logged", account_id="default", per_page=1, order_by="created_at", order_by_direction="asc"))
-    assert [(log.model, log.success) for log in found] == [(CHAT, True), (CHAT, True), ("", False)]
+    assert [(log.model, log.success) for log in found] == [(CHAT, True), (CHAT, True), ("no-such-model", False)]
     first = found[0]
     assert first.provider == "local" and first.tokens_out == 4 and first.metadata == '{"team":"red"}'
     assert first.created_at.year >= 2026 and first.duration >= 0 and first.status_code == 200

@@ -147,19 +147,10 @@ def test_a_response_seen_completed_survives_kill_9(tmp_path):
         server.stop()
 
 
-def test_a_server_that_cannot_write_its_store_answers_what_needs_none(tmp_path):
-    # Where its file should be is a folder, which not even root can write as a file.
-    check_without_store(tmp_path, lambda: (tmp_path / "hearth.db").mkdir())
-
-
-def test_a_server_whose_store_is_no_database_answers_what_needs_none(tmp_path):
-    check_without_store(tmp_path, lambda: (tmp_path / "hearth.db").write_text("no database " * 1000))
-
-
-def check_without_store(data, spoil):
-    (data / "server.log").touch()
-    spoil()
-    server = Server(data, models=[(CHAT, MODELS / "SmolLM2-135M-Instruct.Q4_1.gguf")])
+def test_a_server_that_keeps_no_responses_answers_what_needs_none(tmp_path):
+    (tmp_path / "hearth.toml").write_text("responses-retention = 0\n")
+    model = (CHAT, MODELS / "SmolLM2-135M-Instruct.Q4_1.gguf")
+    server = Server(tmp_path, "--config", str(tmp_path / "hearth.toml"), models=[model])
     try:
         client = openai.OpenAI(base_url=f"{server.base}/v1", api_key="unused", max_retries=0)
         response = client.responses.create(model=CHAT, input="x", max_output_tokens=2)
