@@ -387,3 +387,7 @@ pub(super) async fn end(State(app): State<Arc<App>>, named: Named, request: Requ
     app.runs.runs().remove(&id);
     Ok(StatusCode::NO_CONTENT.into_response())
 }
+
+#[cfg(test)]
+#[path = "runs_tests.rs"]
+mod tests;
